@@ -1,11 +1,56 @@
-//! Types, state machines and ports of roomette.
+//! Types, state machines and ports of roomette: what a session is, what can happen to it, and what the program
+//! needs of the world.
+//!
+//! This crate knows no runtime, no database, no process and no network. Its only I/O is the resolution of a
+//! repository's path ([`identity::RepoRoot::resolve`]) and the operating system's clock and randomness behind
+//! [`env::Env`].
+//!
+//! ```
+//! use session_core::identity::{AgentContext, RepoRoot, Scope, SessionIdentity};
+//! use session_core::state::{SessionState, Trigger};
+//! use session_core::Env;
+//!
+//! let env = Env::system();
+//! let identity = SessionIdentity {
+//!     machine: "laptop".parse()?,
+//!     repo_root: RepoRoot::resolve(".".into())?,
+//!     scope: Scope::Project { execution_id: "fix-42".parse()? },
+//!     agent: AgentContext::default().key(false)?,
+//! };
+//! assert_eq!(identity.key(), identity.clone().key());
+//!
+//! let idle = SessionState::Active.on(Trigger::IdleTimeout, env.now())?;
+//! assert_eq!(idle.on(Trigger::Activity, env.now())?, SessionState::Active);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 #![forbid(unsafe_code)]
 
+pub mod affinity;
+pub mod budget;
+pub mod correlation;
 pub mod env;
+pub mod error;
+pub mod event;
+#[cfg(test)]
+mod golden;
+pub mod history;
+pub mod identity;
 pub mod ids;
+pub mod names;
+pub mod ports;
+pub mod run;
 pub mod session;
+pub mod state;
+#[cfg(feature = "testing")]
+pub mod testing;
+pub mod wake;
 
 pub use env::{Clock, Env, IdSource};
+pub use error::{Conflict, StoreError, StoreResult};
+pub use event::{Event, EventKind, NewEvent, Seq};
 pub use ids::{CrewId, Id, IdError, RunId, RunnerId, SessionId, SessionRef};
-pub use session::WorkspaceKind;
+pub use ports::Store;
+pub use run::{Ending, Fence, Run, RunPhase};
+pub use session::{ManagedSession, SessionSummary, WorkspaceKind};
+pub use state::{SessionState, TerminationReason};

@@ -3,7 +3,162 @@
 use std::fmt;
 use std::str::FromStr;
 
+use camino::Utf8PathBuf;
+use jiff::Timestamp;
 use thiserror::Error;
+
+use crate::budget::{Budget, Usage};
+use crate::event::Payload;
+use crate::identity::{IdentityKey, SessionIdentity};
+use crate::ids::{RunnerId, SessionId};
+use crate::names::{AgentKey, ExecutorSessionId, ExecutorType, Hostname, Label, Principal};
+use crate::run::{Run, RunPhase};
+use crate::state::SessionState;
+
+/// A session as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ManagedSession {
+    /// Its id.
+    pub id: SessionId,
+    /// Who owns it.
+    pub principal: Principal,
+    /// Where it is in its life.
+    pub state: SessionState,
+    /// Free text for people.
+    pub label: Option<Label>,
+    /// The agent that works in it.
+    pub agent: Option<AgentKey>,
+    /// The directory it works in.
+    pub workspace: WorkspaceSpec,
+    /// Whatever its creator wants to remember, a JSON object.
+    pub metadata: Payload,
+    /// What it may use up.
+    pub budget: Budget,
+    /// What it used up so far.
+    pub usage: Usage,
+    /// The session that started it.
+    pub parent: Option<SessionId>,
+    /// The identity that leads to it, and which generation of that identity it is.
+    pub generation: Option<Generation>,
+    /// The executor's own conversation, once it is known.
+    pub binding: Option<Binding>,
+    /// When it was created.
+    pub created_at: Timestamp,
+    /// When it was last used.
+    pub active_at: Timestamp,
+}
+
+/// The directory that a session works in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkspaceSpec {
+    /// What kind.
+    pub kind: WorkspaceKind,
+    /// The project, for every kind but `scratch`.
+    pub project: Option<Utf8PathBuf>,
+    /// The runner on whose machine it lies, once a run was made for it.
+    pub runner: Option<RunnerId>,
+    /// When a cleanup removed it.
+    pub removed_at: Option<Timestamp>,
+}
+
+/// Which session in the line of one identity this is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Generation {
+    /// The identity's key.
+    pub key: IdentityKey,
+    /// Counted from 1; a new one begins when the one before it has expired.
+    pub number: u32,
+    /// The session of the generation before.
+    pub previous: Option<SessionId>,
+}
+
+/// What ties a session to a framework's own conversation. Written once per generation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Binding {
+    /// The runner that holds the framework's files.
+    pub runner: RunnerId,
+    /// Its machine's name.
+    pub hostname: Hostname,
+    /// The executor.
+    pub executor: ExecutorType,
+    /// The framework's id for the conversation.
+    pub executor_session_id: ExecutorSessionId,
+    /// The directory it was started in.
+    pub project_dir: Utf8PathBuf,
+}
+
+/// What a session is made of, before the store has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewSession {
+    /// A fresh id, not taken from a caller.
+    pub id: SessionId,
+    /// Who owns it.
+    pub principal: Principal,
+    /// Free text for people.
+    pub label: Option<Label>,
+    /// The agent that works in it.
+    pub agent: Option<AgentKey>,
+    /// The kind of directory it works in.
+    pub kind: WorkspaceKind,
+    /// The project, for every kind but `scratch`.
+    pub project: Option<Utf8PathBuf>,
+    /// Whatever its creator wants to remember, a JSON object.
+    pub metadata: Payload,
+    /// What it may use up.
+    pub budget: Budget,
+    /// The session that started it.
+    pub parent: Option<SessionId>,
+}
+
+/// A get-or-create by identity: the session that it finds, or the one that it would make.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenSession {
+    /// By what to find it.
+    pub identity: SessionIdentity,
+    /// What to make if there is none.
+    pub new: NewSession,
+    /// For how long after its last use an identity stays valid.
+    pub ttl: jiff::SignedDuration,
+    /// For how long after its creation it may stay valid at the most.
+    pub lifetime: Option<jiff::SignedDuration>,
+}
+
+/// What a get-or-create came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Opened {
+    /// The session.
+    pub session: SessionId,
+    /// Which generation of the identity it is.
+    pub generation: u32,
+    /// The session of the generation before.
+    pub previous: Option<SessionId>,
+    /// It was made by this call.
+    pub created: bool,
+    /// Until when the identity is valid without further use.
+    pub expires_at: Timestamp,
+}
+
+/// A session with its last run, as lists show it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionSummary {
+    /// The session.
+    pub session: ManagedSession,
+    /// Its last run.
+    pub last_run: Option<Run>,
+}
+
+impl SessionSummary {
+    /// One word for people: computed from the session's state and its last run, and stored nowhere.
+    #[must_use]
+    pub fn status(&self) -> &'static str {
+        match (&self.session.state, self.last_run.as_ref().map(|run| run.state.phase())) {
+            (_, Some(phase)) if phase.is_in_flight() || phase == RunPhase::Pending => phase.code(),
+            (SessionState::Terminated { .. }, _) => "terminated",
+            (_, Some(phase)) => phase.code(),
+            (state, None) => state.name(),
+        }
+    }
+}
 
 /// What kind of directory a session works in (SPEC section 4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -1,0 +1,92 @@
+//! What a store answers when it cannot do what it was asked to.
+
+use std::error::Error as StdError;
+
+use thiserror::Error;
+
+use crate::ids::{RunId, SessionId};
+use crate::run::{Epoch, RunPhase};
+use crate::state::InvalidTransition;
+
+/// The result of a port's method.
+pub type StoreResult<T> = Result<T, StoreError>;
+
+/// Why a store did not do it. Nothing has changed when a method returns one of these, except where
+/// [`StoreError::Unavailable`] comes from a commit whose answer was lost.
+#[derive(Debug, Error)]
+pub enum StoreError {
+    /// No such session.
+    #[error("there is no session {0}")]
+    UnknownSession(SessionId),
+    /// No such run.
+    #[error("there is no run {0}")]
+    UnknownRun(RunId),
+    /// The session has a run that is not over.
+    #[error("session {session} has run {run}, which is {phase}")]
+    Busy {
+        /// The session.
+        session: SessionId,
+        /// The run in its way.
+        run: RunId,
+        /// Where that run stands.
+        phase: RunPhase,
+    },
+    /// The write speaks for a claim that is no longer the current one.
+    #[error("run {run} is at epoch {held}, this write speaks for epoch {given}")]
+    Fenced {
+        /// The run.
+        run: RunId,
+        /// The current epoch.
+        held: Epoch,
+        /// The epoch of the write.
+        given: Epoch,
+    },
+    /// The state machine has no such transition.
+    #[error(transparent)]
+    Transition(#[from] InvalidTransition),
+    /// Something else is there already.
+    #[error(transparent)]
+    Conflict(#[from] Conflict),
+    /// A row cannot be what it says it is.
+    #[error("{table}.{column} of {row} cannot be read")]
+    Corrupt {
+        /// The table.
+        table: &'static str,
+        /// The column.
+        column: &'static str,
+        /// Which row.
+        row: String,
+        /// Why.
+        source: Box<dyn StdError + Send + Sync>,
+    },
+    /// The database is out of reach, locked, full or read-only. Trying again may help.
+    #[error("the store is unavailable")]
+    Unavailable(#[source] Box<dyn StdError + Send + Sync>),
+    /// The database refused a statement: a fault of the program.
+    #[error("the store failed")]
+    Backend(#[source] Box<dyn StdError + Send + Sync>),
+}
+
+/// What is there already.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum Conflict {
+    /// The same origin was used for another content.
+    #[error("event {seq} of producer {producer:?} was appended to {session} before, with another content")]
+    Origin {
+        /// The session.
+        session: SessionId,
+        /// The producer.
+        producer: String,
+        /// Its number.
+        seq: u64,
+    },
+    /// The session is bound to another conversation.
+    #[error("session {0} is bound to another conversation")]
+    Bound(SessionId),
+    /// An id that was to be new is taken.
+    #[error("{0} exists already")]
+    Exists(String),
+    /// Runs that were submitted together wait for each other in a circle, or for one that is not among them.
+    #[error("the runs of a crew must wait only for earlier ones of the same crew")]
+    Dependencies,
+}

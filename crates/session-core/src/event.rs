@@ -1,0 +1,257 @@
+//! Events: the entries of a session's append-only log, numbered 1, 2, 3 … without a gap.
+
+use std::fmt;
+use std::str::FromStr;
+
+use jiff::Timestamp;
+use serde_json::value::RawValue;
+use thiserror::Error;
+
+use crate::ids::{RunId, SessionId};
+use crate::names::{NameError, Producer};
+
+/// One entry of a session's log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// The session.
+    pub session: SessionId,
+    /// Its number in the session's log.
+    pub seq: Seq,
+    /// When it was appended.
+    pub at: Timestamp,
+    /// What was appended.
+    pub body: NewEvent,
+}
+
+/// An event before it has a number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewEvent {
+    /// The run that it belongs to.
+    pub run: Option<RunId>,
+    /// What kind of thing happened.
+    pub kind: EventKind,
+    /// What happened, as JSON.
+    pub payload: Payload,
+    /// The producer's own number for it: makes a retry a no-op.
+    pub origin: Option<Origin>,
+}
+
+impl NewEvent {
+    /// An event of the program itself, which is written together with what it tells of and needs no origin.
+    #[must_use]
+    pub fn internal(kind: EventKind, run: Option<RunId>, payload: &serde_json::Value) -> Self {
+        Self { run, kind, payload: Payload::from_value(payload), origin: None }
+    }
+}
+
+/// A place in a session's log. 0 stands before the first event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Seq(pub u64);
+
+impl Seq {
+    /// Before the first event.
+    pub const START: Self = Self(0);
+
+    /// The next place.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(self.0.saturating_add(1))
+    }
+}
+
+impl fmt::Display for Seq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+/// Who appended an event, and as its how-manieth. The same origin with the same content is the same event; with
+/// another content it is a conflict.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Origin {
+    /// The producer.
+    pub producer: Producer,
+    /// Its number, chosen by the producer.
+    pub seq: u64,
+}
+
+/// JSON text, kept byte for byte as it came.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Payload(String);
+
+impl Payload {
+    /// The largest payload in bytes: 1 MiB.
+    pub const MAX: usize = 1 << 20;
+
+    /// Checks that the text is JSON and not too large, and keeps it as it is.
+    pub fn parse(text: &str) -> Result<Self, PayloadError> {
+        if text.len() > Self::MAX {
+            return Err(PayloadError::TooLarge(text.len()));
+        }
+        // Through a borrowed raw value: validated without building anything.
+        serde_json::from_str::<&RawValue>(text)?;
+        Ok(Self(text.into()))
+    }
+
+    /// The text of a JSON value.
+    #[must_use]
+    pub fn from_value(value: &serde_json::Value) -> Self {
+        Self(value.to_string())
+    }
+
+    /// What a record holds, unchecked: a log that was damaged must still be readable.
+    #[must_use]
+    pub fn from_record(text: String) -> Self {
+        Self(text)
+    }
+
+    /// The JSON text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The JSON value; an error for what a damaged log may hold.
+    pub fn value(&self) -> Result<serde_json::Value, serde_json::Error> {
+        serde_json::from_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Payload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Why a text is no payload.
+#[derive(Debug, Error)]
+pub enum PayloadError {
+    /// More bytes than [`Payload::MAX`].
+    #[error("the payload is {0} bytes long, {max} are allowed", max = Payload::MAX)]
+    TooLarge(usize),
+    /// Not JSON.
+    #[error("the payload is not JSON")]
+    NotJson(#[from] serde_json::Error),
+}
+
+/// What kind of thing happened.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum EventKind {
+    /// The session was made. `{workspace, project?, label?, previous?, generation?}`
+    SessionCreated,
+    /// The session changed its state. `{from, to, reason?}`
+    SessionState,
+    /// The session got another label. `{label}`
+    SessionLabel,
+    /// A run changed its state. `{from, to, reason?, exit_code?, signal?, message?}`
+    RunState,
+    /// An executor bound itself to the session. `{executor, executor_session_id, runner, hostname, project_dir}`
+    Bound,
+    /// Somebody said something. `{role, text}`
+    Message,
+    /// The agent thought aloud. `{text}`
+    Thought,
+    /// The agent calls a tool. `{id, name, input}`
+    ToolCall,
+    /// A tool answered. `{id, output, is_error?}`
+    ToolResult,
+    /// The agent's plan.
+    Plan,
+    /// What was used up.
+    Usage,
+    /// The agent asks for leave.
+    Permission,
+    /// Something went wrong, and the run went on.
+    Error,
+    /// What a run came to. `{last_line?, stdout_bytes, stderr_bytes, …}`
+    Result,
+    /// A summary that stands for earlier events.
+    Summary,
+    /// A budget is nearly spent.
+    Warning,
+    /// Anything else, named by who appends it.
+    Other(OtherKind),
+}
+
+impl EventKind {
+    const KNOWN: [(&'static str, Self); 16] = [
+        ("session.created", Self::SessionCreated),
+        ("session.state", Self::SessionState),
+        ("session.label", Self::SessionLabel),
+        ("run.state", Self::RunState),
+        ("bound", Self::Bound),
+        ("message", Self::Message),
+        ("thought", Self::Thought),
+        ("tool_call", Self::ToolCall),
+        ("tool_result", Self::ToolResult),
+        ("plan", Self::Plan),
+        ("usage", Self::Usage),
+        ("permission", Self::Permission),
+        ("error", Self::Error),
+        ("result", Self::Result),
+        ("summary", Self::Summary),
+        ("warning", Self::Warning),
+    ];
+
+    /// The kind's name in rows, files and output.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        if let Self::Other(other) = self {
+            return other.as_str();
+        }
+        Self::KNOWN.iter().find(|(_, kind)| kind == self).map_or("", |(name, _)| name)
+    }
+}
+
+impl fmt::Display for EventKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for EventKind {
+    type Err = NameError;
+
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        match Self::KNOWN.into_iter().find(|(name, _)| *name == text) {
+            Some((_, kind)) => Ok(kind),
+            None => Ok(Self::Other(OtherKind(Producer::new(text)?))),
+        }
+    }
+}
+
+/// The name of a kind that the program does not know.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct OtherKind(Producer);
+
+impl OtherKind {
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        self.0.as_str()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn payloads_keep_their_bytes() {
+        let odd = "{ \"b\" : 1.0 , \"a\":\"\\u00e9\"}";
+        assert_eq!(Payload::parse(odd).unwrap().as_str(), odd);
+        for bad in ["", "{", "nul\0", "{} {}"] {
+            assert!(Payload::parse(bad).is_err(), "{bad:?}");
+        }
+        assert!(matches!(Payload::parse(&"1".repeat(Payload::MAX + 1)), Err(PayloadError::TooLarge(_))));
+    }
+
+    #[test]
+    fn kinds_are_parsed_back() {
+        for (name, kind) in EventKind::KNOWN {
+            assert_eq!((kind.as_str(), name.parse()), (name, Ok(kind.clone())));
+        }
+        assert_eq!("vendor.thing".parse::<EventKind>().unwrap().as_str(), "vendor.thing");
+        assert!("".parse::<EventKind>().is_err());
+    }
+}

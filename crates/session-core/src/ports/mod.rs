@@ -1,0 +1,27 @@
+//! The ports: what the program needs of a store, told by meaning and not by table.
+//!
+//! Rules that hold for every method: it is one transaction; what is not found is `Ok(None)` where the answer is
+//! the thing itself, and an error where something was to be done to it; times are arguments and come from one
+//! clock; an error means that nothing has changed. Every implementation passes the conformance suite in
+//! [`testing`](crate::testing) (feature `testing`).
+
+mod events;
+mod runs;
+mod sessions;
+
+pub use events::{Appended, Author, EventStore};
+pub use runs::{ClaimedRun, Directive, NewCrew, NewRun, RunOf, RunProgress, RunStore};
+pub use sessions::{Cursor, Listing, Page, STAMP_EVERY, SessionFilter, SessionStore};
+
+use crate::wake::{Listener, Topic};
+
+/// Everything that a host needs of its store.
+pub trait Store: SessionStore + RunStore + EventStore + Wakes {}
+
+impl<S: SessionStore + RunStore + EventStore + Wakes> Store for S {}
+
+/// How one learns of changes without asking again and again.
+pub trait Wakes: Send + Sync {
+    /// Listens to a topic from now on. A change between this call and the first wait is not lost.
+    fn listen(&self, topic: Topic) -> Listener;
+}

@@ -1,0 +1,157 @@
+//! The queue of runs.
+
+use async_trait::async_trait;
+use jiff::{SignedDuration, Timestamp};
+
+use crate::affinity::{Affinity, RunnerProfile};
+use crate::error::StoreResult;
+use crate::event::Payload;
+use crate::ids::{CrewId, RunId, RunnerId, SessionId};
+use crate::run::{Ending, Fence, Run, RunSpec, StopMode};
+use crate::session::{Binding, ManagedSession, NewSession};
+
+/// The queue of runs. Every change of a run's state is a compare-and-set on state and epoch, in one transaction
+/// with the `run.state` event that records it.
+#[async_trait]
+pub trait RunStore: Send + Sync {
+    /// Enqueues runs, their new sessions and their crew in one transaction: all of them or none.
+    ///
+    /// A run of an existing session also uses that session: `idle` and `suspended` become `active`. `Busy` if it
+    /// has a run that is not over, `UnknownSession` if there is none, `Transition` if it is terminated.
+    /// `Conflict::Dependencies` if `after` does not name earlier runs of the same batch. Wakes `Topic::Queue`.
+    async fn enqueue(
+        &self,
+        batch: Vec<NewRun>,
+        crew: Option<NewCrew>,
+        now: Timestamp,
+    ) -> StoreResult<Vec<Run>>;
+
+    /// Takes the next run that this runner may execute: highest priority first, then in the order of enqueueing.
+    /// It is `claimed` until `now + lease`, under the next epoch. Never one that waits for another, whose session
+    /// has a run in flight, whose crew has as many in flight as it may, or that was asked to stop.
+    async fn claim(
+        &self,
+        runner: &RunnerProfile,
+        lease: SignedDuration,
+        now: Timestamp,
+    ) -> StoreResult<Option<ClaimedRun>>;
+
+    /// `claimed → starting`, or `starting → running`; the latter sets `started_at`. The session's workspace is
+    /// recorded to lie on the claim's runner. `UnknownRun`, `Fenced`, `Transition`.
+    async fn advance(&self, fence: Fence, to: RunProgress, now: Timestamp) -> StoreResult<Run>;
+
+    /// Binds the session to a framework's own conversation, once: the same binding again is a no-op, another one
+    /// is `Conflict::Bound`. Only while the run is in flight. Appends a `bound` event.
+    async fn bind(&self, fence: Fence, binding: Binding, now: Timestamp) -> StoreResult<()>;
+
+    /// Prolongs the lease to `now + lease`, and says whether somebody asked for the run's end. Only while the run
+    /// is in flight, also when the lease has run out and nobody noticed. `UnknownRun`, `Fenced`, `Transition`.
+    async fn renew(&self, fence: Fence, lease: SignedDuration, now: Timestamp) -> StoreResult<Directive>;
+
+    /// Ends the run, and appends `result` (where given) as a `result` event before the `run.state` event.
+    ///
+    /// When it completed, the runs that wait for it wait for one less. When it ended otherwise they fail with
+    /// `dependency_failed`, and those that wait for them likewise. `UnknownRun`, `Fenced`, `Transition`.
+    async fn finish(
+        &self,
+        fence: Fence,
+        ending: Ending,
+        result: Option<Payload>,
+        now: Timestamp,
+    ) -> StoreResult<Run>;
+
+    /// Asks for the end of a run. A pending one ends at once (`stopped`, `stopped_by_user`), and those that wait
+    /// for it fail; for one in flight the order is recorded and its runner woken (`Topic::Runner`). An order may
+    /// become harder, never softer. A run that is over stays as it is. `UnknownRun`.
+    async fn request_stop(&self, run: RunId, mode: StopMode, now: Timestamp) -> StoreResult<Run>;
+
+    /// The runs that this runner holds, oldest first.
+    async fn in_flight(&self, runner: RunnerId) -> StoreResult<Vec<Run>>;
+
+    /// Gives a run in flight to the same runner under a new epoch, until `now + lease`: after its host was replaced,
+    /// nothing that the old one still sends counts. `UnknownRun`, `Transition` if it is not in flight with this
+    /// runner.
+    async fn take_over(
+        &self,
+        run: RunId,
+        runner: RunnerId,
+        lease: SignedDuration,
+        now: Timestamp,
+    ) -> StoreResult<Run>;
+
+    /// Deals with at most `limit` runs whose lease ran out (`until < now`, checked again inside the update): one
+    /// that was only claimed goes back to the queue; one that had begun is `lost` with `lease_expired`, or
+    /// `stopped` if its end was asked for. Returns them as they are now.
+    async fn reap(&self, now: Timestamp, limit: u32) -> StoreResult<Vec<Run>>;
+
+    /// One run.
+    async fn run(&self, id: RunId) -> StoreResult<Option<Run>>;
+
+    /// The newest runs of a session, newest first, at most `limit`.
+    async fn runs(&self, session: SessionId, limit: u32) -> StoreResult<Vec<Run>>;
+
+    /// Whether any run of this runner is claimed, or pending and only for it: something is left to do for its host.
+    async fn has_work(&self, runner: RunnerId) -> StoreResult<bool>;
+}
+
+/// A run before it is in the queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewRun {
+    /// A fresh id.
+    pub id: RunId,
+    /// Whose run.
+    pub of: RunOf,
+    /// What to execute.
+    pub spec: RunSpec,
+    /// Higher ones are claimed first.
+    pub priority: i32,
+    /// Who may claim it.
+    pub affinity: Affinity,
+    /// Which runs of the same batch must complete before, by their index; each smaller than its own.
+    pub after: Vec<usize>,
+}
+
+/// Whose run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RunOf {
+    /// The first of a new session.
+    New(Box<NewSession>),
+    /// A further one of this session.
+    Existing(SessionId),
+}
+
+/// Runs that are submitted together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NewCrew {
+    /// A fresh id.
+    pub id: CrewId,
+    /// How many of them may be in flight at once; `None` for as many as the runner takes.
+    pub at_once: Option<u32>,
+}
+
+/// A claimed run, with its session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClaimedRun {
+    /// The session.
+    pub session: ManagedSession,
+    /// The run, `claimed`.
+    pub run: Run,
+}
+
+/// How far a run has come on its runner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RunProgress {
+    /// Workspace and executor are being made.
+    Starting,
+    /// The executor is up.
+    Running,
+}
+
+/// What a runner is to do with a run that it holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Directive {
+    /// Go on.
+    Continue,
+    /// End it.
+    Stop(StopMode),
+}

@@ -1,0 +1,136 @@
+//! The registry of sessions.
+
+use async_trait::async_trait;
+use jiff::{SignedDuration, Timestamp};
+
+use crate::error::StoreResult;
+use crate::event::{Event, Payload};
+use crate::ids::{SessionId, SessionRef};
+use crate::names::{Label, Principal};
+use crate::session::{ManagedSession, NewSession, OpenSession, Opened, SessionSummary};
+use crate::state::Trigger;
+
+/// The registry of sessions.
+#[async_trait]
+pub trait SessionStore: Send + Sync {
+    /// Gets or creates by identity, decided by one statement: any number of callers at once get one session.
+    ///
+    /// A known identity moves its expiry to `now + ttl` (but not past `created + lifetime`), and costs a write only
+    /// when its stamp is older than [`STAMP_EVERY`]. An expired one (`expires_at <= now`) is never
+    /// revived: a new session is made under the next generation, linked to the one before, which is terminated
+    /// with `identity_expired` unless it is terminated already. A session that is terminated otherwise makes its
+    /// identity count as expired. A new session starts `active`, with a `session.created` event.
+    async fn open(&self, request: OpenSession, now: Timestamp) -> StoreResult<Opened>;
+
+    /// Creates a session without an identity, `active`, with a `session.created` event.
+    /// `Conflict::Exists` if the id is taken; `UnknownSession` if the parent is not there.
+    async fn create(&self, new: NewSession, now: Timestamp) -> StoreResult<ManagedSession>;
+
+    /// Creates a session with the log of another one: numbers and times of `events` are kept (they must be
+    /// dense from 1; the `session` field is ignored). It starts `idle`. Afterwards a `session.imported` event is
+    /// appended with the payload `imported`. `Conflict::Exists` if the id is taken.
+    async fn import(
+        &self,
+        new: NewSession,
+        events: Vec<Event>,
+        imported: Payload,
+        now: Timestamp,
+    ) -> StoreResult<ManagedSession>;
+
+    /// One session.
+    async fn session(&self, id: SessionId) -> StoreResult<Option<ManagedSession>>;
+
+    /// The sessions that a person may mean, newest first, at most `limit`: the id itself; else every id that
+    /// begins so; else (where the text may be one) every session with exactly this label.
+    async fn find(&self, name: &SessionRef, limit: u32) -> StoreResult<Vec<SessionId>>;
+
+    /// One page, newest first, each session with its last run. Never counts, never skips by offset.
+    async fn list(&self, filter: &SessionFilter, page: &Page) -> StoreResult<Listing>;
+
+    /// Moves the session through its state machine (compare-and-set) and appends a `session.state` event.
+    /// Termination also ends its pending runs (`stopped`, `session_terminated`) and orders its run in flight
+    /// to be killed. `UnknownSession`, or `Transition` when the table has no such step.
+    async fn transition(
+        &self,
+        id: SessionId,
+        trigger: Trigger,
+        now: Timestamp,
+    ) -> StoreResult<ManagedSession>;
+
+    /// Gives the session another label, or none, and appends a `session.label` event. A terminated session may
+    /// be labelled too. `UnknownSession`.
+    async fn relabel(&self, id: SessionId, label: Option<Label>, now: Timestamp) -> StoreResult<()>;
+
+    /// Records that the session's workspace was removed. `UnknownSession`.
+    async fn workspace_removed(&self, id: SessionId, now: Timestamp) -> StoreResult<()>;
+
+    /// Forgets at most `limit` identities whose `expires_at <= now`, oldest first, and terminates their sessions
+    /// (`identity_expired`) unless they are terminated or have a run that is not over. Returns the sessions whose
+    /// identities were forgotten; fewer than `limit` means that none is left. Records, logs and the numbering of
+    /// generations stay.
+    async fn expire_identities(&self, now: Timestamp, limit: u32) -> StoreResult<Vec<SessionId>>;
+}
+
+/// How old the stamp of an identity may grow before its next use is written: one minute.
+pub const STAMP_EVERY: SignedDuration = SignedDuration::from_secs(60);
+
+/// Which sessions a list shows.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SessionFilter {
+    /// Only this owner's.
+    pub principal: Option<Principal>,
+    /// Only those with this label.
+    pub label: Option<Label>,
+    /// Only children of this session.
+    pub parent: Option<SessionId>,
+    /// Only those with a run that is not over.
+    pub busy: bool,
+    /// Only those whose workspace was not removed.
+    pub with_workspace: bool,
+    /// Leave out terminated ones.
+    pub live: bool,
+}
+
+/// Which part of a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Page {
+    /// Begin behind this place; `None` for the beginning.
+    pub after: Option<Cursor>,
+    /// At most so many; 1 to [`Page::MAX`].
+    pub limit: u32,
+}
+
+impl Page {
+    /// The most that one page holds.
+    pub const MAX: u32 = 1_000;
+
+    /// The first page of this size, cut to 1 … [`Page::MAX`].
+    #[must_use]
+    pub fn first(limit: u32) -> Self {
+        Self { after: None, limit: limit.clamp(1, Self::MAX) }
+    }
+
+    /// The page behind this place.
+    #[must_use]
+    pub fn after(self, cursor: Cursor) -> Self {
+        Self { after: Some(cursor), ..self }
+    }
+}
+
+/// A place in a list: the last session that was shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cursor {
+    /// When it was created.
+    pub created_at: Timestamp,
+    /// Its id, which orders sessions of one instant.
+    pub id: SessionId,
+}
+
+/// One page of a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listing {
+    /// The sessions, newest first.
+    pub items: Vec<SessionSummary>,
+    /// Where the next page begins; `None` at the end.
+    pub next: Option<Cursor>,
+}
