@@ -39,6 +39,7 @@ pub mod identity;
 pub mod ids;
 pub mod names;
 pub mod ports;
+pub mod record;
 pub mod run;
 pub mod session;
 pub mod state;
