@@ -1,1 +1,20 @@
-//! .
+//! Dispatch of runs over the ports of `session-core`: what is checked before a run is enqueued, who may have it, and
+//! what becomes of it when its host goes away.
+//!
+//! This crate decides and coordinates. It never knows a database, a process or a network: a store comes in as
+//! `Arc<dyn Store>`, and what is alive on a machine is told to it by the runner.
+//!
+//! ```text
+//! Submission ──▶ Coordinator::submit ──▶ queue ──▶ claim ──▶ advance … renew … finish
+//!                                                   ▲                        │
+//!                                  recovery::decide ┴── host lost ◀──────────┘
+//! ```
+
+#![forbid(unsafe_code)]
+
+pub mod crew;
+pub mod dispatch;
+pub mod recovery;
+pub mod registry;
+
+pub use dispatch::{Coordinator, DispatchError, DispatchOptions, Submission, Task, TaskSession};

@@ -1,0 +1,168 @@
+//! The use-cases of runs over the ports: one object that every front end and every runner goes through.
+
+mod submit;
+
+use std::sync::Arc;
+
+use jiff::SignedDuration;
+use session_core::affinity::RunnerProfile;
+use session_core::error::{StoreError, StoreResult};
+use session_core::event::Payload;
+use session_core::ports::{Author, ClaimedRun, Directive, RunProgress};
+use session_core::run::{Ending, Fence, Run, StopMode};
+use session_core::state::{TerminationReason, Trigger};
+use session_core::wake::{Listener, Topic};
+use session_core::{Env, ManagedSession, NewEvent, RunId, RunPhase, RunnerId, SessionId, Store};
+use thiserror::Error;
+
+pub use submit::{Submission, Task, TaskSession};
+
+/// Settings of dispatch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DispatchOptions {
+    /// For how long a claim holds without being renewed.
+    pub lease: SignedDuration,
+}
+
+impl Default for DispatchOptions {
+    /// A lease of one minute.
+    fn default() -> Self {
+        Self { lease: SignedDuration::from_mins(1) }
+    }
+}
+
+/// Why something could not be done about a run or a session.
+#[derive(Debug, Error)]
+pub enum DispatchError {
+    /// A part of what was asked for is not valid.
+    #[error("{field}: {reason}")]
+    Invalid {
+        /// Which part, such as `tasks[2].argv`.
+        field: String,
+        /// What is wrong with it, and what would be right.
+        reason: String,
+    },
+    /// The store did not do it.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// The use-cases of runs.
+#[derive(Clone)]
+pub struct Coordinator {
+    env: Env,
+    store: Arc<dyn Store>,
+    options: DispatchOptions,
+}
+
+impl Coordinator {
+    /// A coordinator over this store.
+    #[must_use]
+    pub fn new(env: Env, store: Arc<dyn Store>, options: DispatchOptions) -> Self {
+        Self { env, store, options }
+    }
+
+    /// The outside world.
+    #[must_use]
+    pub fn env(&self) -> &Env {
+        &self.env
+    }
+
+    /// The store, for what needs no decision: reading.
+    #[must_use]
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    /// For how long a claim holds without being renewed.
+    #[must_use]
+    pub fn lease(&self) -> SignedDuration {
+        self.options.lease
+    }
+
+    /// Checks a submission whole, then enqueues all of it in one transaction, in an order in which every run
+    /// stands behind those it waits for. Returns the runs in the order of the submission's tasks.
+    pub async fn submit(&self, submission: Submission) -> Result<Vec<Run>, DispatchError> {
+        let planned = submit::plan(submission, &self.env)?;
+        let runs = self.store.enqueue(planned.batch, planned.crew, self.env.now()).await?;
+        let mut by_task: Vec<_> = planned.tasks.into_iter().zip(runs).collect();
+        by_task.sort_by_key(|(task, _)| *task);
+        Ok(by_task.into_iter().map(|(_, run)| run).collect())
+    }
+
+    /// The next run that this runner may execute.
+    pub async fn claim(&self, runner: &RunnerProfile) -> StoreResult<Option<ClaimedRun>> {
+        self.store.claim(runner, self.options.lease, self.env.now()).await
+    }
+
+    /// A claimed run has come this far.
+    pub async fn advance(&self, fence: Fence, to: RunProgress) -> StoreResult<Run> {
+        self.store.advance(fence, to, self.env.now()).await
+    }
+
+    /// Prolongs a claim.
+    pub async fn renew(&self, fence: Fence) -> StoreResult<Directive> {
+        self.store.renew(fence, self.options.lease, self.env.now()).await
+    }
+
+    /// Ends a run.
+    pub async fn finish(&self, fence: Fence, ending: Ending, result: Option<Payload>) -> StoreResult<Run> {
+        self.store.finish(fence, ending, result, self.env.now()).await
+    }
+
+    /// Appends to the log of the session that a claim belongs to.
+    pub async fn append(&self, fence: Fence, batch: Vec<NewEvent>) -> StoreResult<()> {
+        self.store.append(Author::Run(fence), batch, self.env.now()).await.map(drop)
+    }
+
+    /// Gives a run in flight to the same runner's new host.
+    pub async fn take_over(&self, run: RunId, runner: RunnerId) -> StoreResult<Run> {
+        self.store.take_over(run, runner, self.options.lease, self.env.now()).await
+    }
+
+    /// Asks for the end of every run of the session that is not over; the session stays. Returns those runs.
+    pub async fn stop(&self, session: SessionId, mode: StopMode) -> StoreResult<Vec<Run>> {
+        let mut stopped = Vec::new();
+        for run in self.open_runs(session).await? {
+            stopped.push(self.store.request_stop(run.id, mode, self.env.now()).await?);
+        }
+        Ok(stopped)
+    }
+
+    /// Ends the session for good, and whatever runs in it at once.
+    pub async fn kill(&self, session: SessionId) -> StoreResult<ManagedSession> {
+        let trigger = Trigger::Terminate(TerminationReason::Killed);
+        self.store.transition(session, trigger, self.env.now()).await
+    }
+
+    /// Deals with claims that ran out, everything that is due.
+    pub async fn reap(&self) -> StoreResult<Vec<Run>> {
+        const BATCH: u32 = 100;
+        let mut reaped = Vec::new();
+        loop {
+            let batch = self.store.reap(self.env.now(), BATCH).await?;
+            let full = batch.len() == BATCH as usize;
+            reaped.extend(batch);
+            if !full {
+                return Ok(reaped);
+            }
+        }
+    }
+
+    /// Listens to a topic.
+    #[must_use]
+    pub fn listen(&self, topic: Topic) -> Listener {
+        self.store.listen(topic)
+    }
+
+    /// The runs of a session that are not over. Few: further ones are refused while one is there.
+    async fn open_runs(&self, session: SessionId) -> StoreResult<Vec<Run>> {
+        const NEWEST: u32 = 16;
+        if self.store.session(session).await?.is_none() {
+            return Err(StoreError::UnknownSession(session));
+        }
+        let runs = self.store.runs(session, NEWEST).await?;
+        let open = |phase: RunPhase| !phase.is_ended();
+        Ok(runs.into_iter().filter(|run| open(run.state.phase())).collect())
+    }
+}

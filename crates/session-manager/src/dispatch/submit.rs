@@ -1,0 +1,288 @@
+//! From what somebody wants executed to what is enqueued: every check, before anything is made.
+
+use camino::Utf8PathBuf;
+use jiff::SignedDuration;
+use session_core::affinity::{Affinity, Place};
+use session_core::budget::Budget;
+use session_core::event::Payload;
+use session_core::names::{AgentKey, ExecutorType, Label, Principal};
+use session_core::ports::{NewCrew, NewRun, RunOf};
+use session_core::run::RunSpec;
+use session_core::session::NewSession;
+use session_core::{Env, SessionId, WorkspaceKind};
+
+use super::DispatchError;
+use crate::crew::{self, CrewError, Node};
+
+/// Tasks that are submitted together: all of them are enqueued, or none.
+#[derive(Debug, Clone)]
+pub struct Submission {
+    /// Whose sessions they are.
+    pub principal: Principal,
+    /// Where they are executed.
+    pub place: Place,
+    /// How many of them may be in flight at once; `None` for as many as the runner takes.
+    pub at_once: Option<u32>,
+    /// The tasks, at least one.
+    pub tasks: Vec<Task>,
+}
+
+/// One thing to execute.
+#[derive(Debug, Clone)]
+pub struct Task {
+    /// By what other tasks of the submission refer to it.
+    pub name: Option<String>,
+    /// The names of the tasks that must complete before it.
+    pub after: Vec<String>,
+    /// In which session.
+    pub session: TaskSession,
+    /// The program and its arguments.
+    pub argv: Vec<String>,
+    /// The environment, complete but for what the workspace adds.
+    pub env: Vec<(String, String)>,
+    /// The longest wall time.
+    pub timeout: Option<SignedDuration>,
+    /// Higher ones first.
+    pub priority: i32,
+}
+
+/// The session of a task.
+#[derive(Debug, Clone)]
+pub enum TaskSession {
+    /// A new one.
+    New {
+        /// Free text for people.
+        label: Option<Label>,
+        /// The agent that works in it.
+        agent: Option<AgentKey>,
+        /// The directory it works in.
+        kind: WorkspaceKind,
+        /// The project, for every kind but `scratch`.
+        project: Option<Utf8PathBuf>,
+        /// A JSON object.
+        metadata: Payload,
+        /// What it may use up.
+        budget: Budget,
+    },
+    /// One that exists.
+    Existing(SessionId),
+}
+
+/// The most tasks of one submission.
+pub(super) const TASKS_MAX: usize = 10_000;
+/// The longest single argument or variable, in bytes: what Linux takes (`MAX_ARG_STRLEN`).
+pub(super) const ARGUMENT_MAX: usize = 128 * 1024 - 1;
+/// The most bytes of all arguments and variables of one task: half of what Linux takes by default.
+pub(super) const ARGUMENTS_MAX: usize = 1024 * 1024;
+
+/// A submission as it is enqueued.
+pub(super) struct Planned {
+    pub(super) batch: Vec<NewRun>,
+    pub(super) crew: Option<NewCrew>,
+    /// For each run of the batch the index of its task.
+    pub(super) tasks: Vec<usize>,
+}
+
+/// Checks everything and puts the tasks in order.
+pub(super) fn plan(submission: Submission, env: &Env) -> Result<Planned, DispatchError> {
+    let Submission { principal, place, at_once, tasks } = submission;
+    if tasks.is_empty() || tasks.len() > TASKS_MAX {
+        return Err(invalid("tasks", format!("there are {}, 1 to {TASKS_MAX} are allowed", tasks.len())));
+    }
+    if at_once == Some(0) {
+        return Err(invalid("at_once", "0 would let nothing ever begin; give 1 or more"));
+    }
+    for (index, task) in tasks.iter().enumerate() {
+        let field =
+            task.name.as_ref().map_or_else(|| format!("tasks[{index}]"), |name| format!("task {name:?}"));
+        check(task, &field)?;
+    }
+    let nodes: Vec<_> =
+        tasks.iter().map(|task| Node { name: task.name.as_deref(), after: &task.after }).collect();
+    let order = crew::order(&nodes).map_err(|error| {
+        let field = match &error {
+            CrewError::DuplicateName(_) => "name",
+            CrewError::UnknownName { .. } | CrewError::Cycle(_) => "after",
+        };
+        invalid(field, error.to_string())
+    })?;
+    let crew = (tasks.len() > 1).then(|| NewCrew { id: env.crew_id(), at_once });
+    let mut tasks: Vec<_> = tasks.into_iter().map(Some).collect();
+    let mut planned = Planned { batch: Vec::with_capacity(order.len()), crew, tasks: Vec::new() };
+    for placed in order {
+        if let Some(task) = tasks[placed.task].take() {
+            planned.batch.push(new_run(task, placed.after, &principal, &place, env));
+            planned.tasks.push(placed.task);
+        }
+    }
+    Ok(planned)
+}
+
+fn new_run(task: Task, after: Vec<usize>, principal: &Principal, place: &Place, env: &Env) -> NewRun {
+    let of = match task.session {
+        TaskSession::Existing(id) => RunOf::Existing(id),
+        TaskSession::New { label, agent, kind, project, metadata, budget } => {
+            RunOf::New(Box::new(NewSession {
+                id: env.session_id(),
+                principal: principal.clone(),
+                label,
+                agent,
+                kind,
+                project,
+                metadata,
+                budget,
+                parent: None,
+            }))
+        }
+    };
+    NewRun {
+        id: env.run_id(),
+        of,
+        spec: RunSpec { argv: task.argv, env: task.env, timeout: task.timeout },
+        priority: task.priority,
+        affinity: Affinity { place: place.clone(), executor: ExecutorType::command(), project_dir: None },
+        after,
+    }
+}
+
+fn check(task: &Task, field: &str) -> Result<(), DispatchError> {
+    let at = |part: &str| format!("{field}.{part}");
+    if task.argv.first().is_none_or(String::is_empty) {
+        return Err(invalid(at("argv"), "names no program"));
+    }
+    let mut bytes = 0;
+    let variables = task.env.iter().flat_map(|(name, value)| [("env", name), ("env", value)]);
+    for (part, text) in task.argv.iter().map(|argument| ("argv", argument)).chain(variables) {
+        if text.contains('\0') {
+            return Err(invalid(at(part), "contains a NUL byte, which no program can be given"));
+        }
+        if text.len() > ARGUMENT_MAX {
+            let reason = format!("one text is {} bytes long, {ARGUMENT_MAX} are allowed", text.len());
+            return Err(invalid(at(part), reason));
+        }
+        bytes += text.len() + 1;
+    }
+    if bytes > ARGUMENTS_MAX {
+        let reason = format!("arguments and environment are {bytes} bytes, {ARGUMENTS_MAX} are allowed");
+        return Err(invalid(at("argv"), reason));
+    }
+    for (name, _) in &task.env {
+        if name.is_empty() || name.contains('=') {
+            return Err(invalid(at("env"), format!("{name:?} is no name of a variable")));
+        }
+    }
+    if task.timeout.is_some_and(|timeout| timeout <= SignedDuration::ZERO) {
+        return Err(invalid(at("timeout"), "must be longer than nothing"));
+    }
+    if let TaskSession::New { kind, project, metadata, .. } = &task.session {
+        if metadata.value().ok().is_none_or(|value| !value.is_object()) {
+            return Err(invalid(at("metadata"), "is not a JSON object"));
+        }
+        match (kind, project) {
+            (WorkspaceKind::Scratch, None) => {}
+            (WorkspaceKind::Scratch, Some(_)) => {
+                return Err(invalid(at("project"), "a scratch workspace has no project"));
+            }
+            (WorkspaceKind::Worktree | WorkspaceKind::InPlace, Some(project)) if project.is_absolute() => {}
+            (WorkspaceKind::Worktree | WorkspaceKind::InPlace, _) => {
+                return Err(invalid(
+                    at("project"),
+                    format!("a {kind} workspace needs an absolute project path"),
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn invalid(field: impl Into<String>, reason: impl Into<String>) -> DispatchError {
+    DispatchError::Invalid { field: field.into(), reason: reason.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use session_core::testing;
+
+    use super::*;
+
+    fn task(name: &str, after: &[&str]) -> Task {
+        Task {
+            name: Some(name.into()),
+            after: after.iter().map(|&name| name.into()).collect(),
+            session: TaskSession::New {
+                label: None,
+                agent: None,
+                kind: WorkspaceKind::Scratch,
+                project: None,
+                metadata: Payload::parse("{}").unwrap(),
+                budget: Budget::default(),
+            },
+            argv: vec!["true".into()],
+            env: Vec::new(),
+            timeout: None,
+            priority: 0,
+        }
+    }
+
+    fn plan_of(tasks: Vec<Task>) -> Result<Planned, DispatchError> {
+        let submission =
+            Submission { principal: "me".parse().unwrap(), place: Place::Anywhere, at_once: Some(2), tasks };
+        plan(submission, &testing::env().0)
+    }
+
+    #[test]
+    fn runs_stand_behind_those_they_wait_for() {
+        let planned = plan_of(vec![task("last", &["first"]), task("first", &[])]).unwrap();
+        assert_eq!(planned.tasks, [1, 0]);
+        assert_eq!(planned.batch[1].after, [0]);
+        assert_eq!(planned.crew.unwrap().at_once, Some(2));
+        assert!(plan_of(vec![task("alone", &[])]).unwrap().crew.is_none());
+    }
+
+    #[test]
+    fn hostile_arguments_are_data() {
+        let mut hostile = task("t", &[]);
+        hostile.argv = vec!["printf".into(), "it's \"x\"\n$(rm -rf ~)".into()];
+        let planned = plan_of(vec![hostile.clone()]).unwrap();
+        assert_eq!(planned.batch[0].spec.argv, hostile.argv);
+    }
+
+    #[test]
+    fn every_fault_names_its_field() {
+        let mut cases: Vec<(Task, &str)> = Vec::new();
+        let mut case = |change: &dyn Fn(&mut Task), message| {
+            let mut task = task("t", &[]);
+            change(&mut task);
+            cases.push((task, message));
+        };
+        case(&|t| t.argv.clear(), "task \"t\".argv: names no program");
+        case(&|t| t.argv.push("a\0b".into()), "task \"t\".argv: contains a NUL byte");
+        case(&|t| t.argv.push("x".repeat(ARGUMENT_MAX + 1)), "task \"t\".argv: one text is 131072 bytes");
+        case(
+            &|t| t.argv = vec!["x".repeat(ARGUMENT_MAX); 9],
+            "task \"t\".argv: arguments and environment are",
+        );
+        case(&|t| t.env.push(("A=B".into(), String::new())), "task \"t\".env: \"A=B\" is no name");
+        case(&|t| t.timeout = Some(SignedDuration::ZERO), "task \"t\".timeout: must be longer");
+        case(&|t| t.after.push("nobody".into()), "after: task \"t\" is to come after \"nobody\"");
+        case(
+            &|t| {
+                let TaskSession::New { metadata, .. } = &mut t.session else { unreachable!() };
+                *metadata = Payload::parse("[1]").unwrap();
+            },
+            "task \"t\".metadata: is not a JSON object",
+        );
+        case(
+            &|t| {
+                let TaskSession::New { kind, .. } = &mut t.session else { unreachable!() };
+                *kind = WorkspaceKind::Worktree;
+            },
+            "task \"t\".project: a worktree workspace needs",
+        );
+        for (task, message) in cases {
+            let Err(error) = plan_of(vec![task]) else { panic!("{message}: accepted") };
+            assert!(error.to_string().starts_with(message), "{error}");
+        }
+        assert!(plan_of(Vec::new()).is_err());
+    }
+}
