@@ -1,0 +1,122 @@
+//! The reference implementation of every port: plain data behind one mutex.
+//!
+//! It prefers being obviously right to being fast: every change is made on a copy of everything, which takes the
+//! original's place when it succeeded.
+
+mod draft;
+mod events;
+mod runs;
+mod sessions;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use jiff::Timestamp;
+
+use self::draft::Draft;
+use crate::error::StoreResult;
+use crate::event::{Event, Origin, Seq};
+use crate::identity::IdentityKey;
+use crate::ids::{CrewId, RunId, SessionId};
+use crate::ports::Wakes;
+use crate::run::Run;
+use crate::session::ManagedSession;
+use crate::wake::{Listener, Topic, WakeHub};
+
+/// A store that forgets everything when the program ends. Clones share one content.
+#[derive(Debug, Clone, Default)]
+pub struct MemoryStore {
+    // A std mutex: nothing is awaited while it is held.
+    data: Arc<Mutex<Data>>,
+    hub: WakeHub,
+}
+
+/// What a database would hold.
+#[derive(Debug, Clone, Default)]
+struct Data {
+    sessions: BTreeMap<SessionId, ManagedSession>,
+    registrations: BTreeMap<IdentityKey, Registration>,
+    /// In the order of enqueueing.
+    runs: Vec<QueuedRun>,
+    crews: BTreeMap<CrewId, Option<u32>>,
+    /// Shared with the copy, so that a change copies only the logs that it touches.
+    logs: BTreeMap<SessionId, Arc<Log>>,
+}
+
+/// A run, and the runs that it waits for.
+#[derive(Debug, Clone)]
+struct QueuedRun {
+    run: Run,
+    after: Vec<RunId>,
+}
+
+/// What an identity leads to at the moment.
+#[derive(Debug, Clone, Copy)]
+struct Registration {
+    session: SessionId,
+    expires_at: Timestamp,
+    stamped_at: Timestamp,
+}
+
+/// The log of one session.
+#[derive(Debug, Clone, Default)]
+struct Log {
+    events: Vec<Event>,
+    origins: BTreeMap<(String, u64), Seq>,
+}
+
+impl Log {
+    fn push(&mut self, event: Event) -> Seq {
+        let seq = event.seq;
+        if let Some(Origin { producer, seq: number }) = &event.body.origin {
+            self.origins.entry((producer.as_str().into(), *number)).or_insert(seq);
+        }
+        self.events.push(event);
+        seq
+    }
+
+    fn by_origin(&self, origin: &Origin) -> Option<&Event> {
+        let seq = self.origins.get(&(origin.producer.as_str().into(), origin.seq))?;
+        self.events.iter().find(|event| event.seq == *seq)
+    }
+
+    fn last(&self) -> Seq {
+        self.events.last().map_or(Seq::START, |event| event.seq)
+    }
+}
+
+impl MemoryStore {
+    /// An empty store.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn read<T>(&self, look: impl FnOnce(&Data) -> T) -> T {
+        look(&self.lock())
+    }
+
+    /// Makes a change, all of it or nothing, and wakes those who wait for it.
+    fn write<T>(&self, change: impl FnOnce(&mut Draft) -> StoreResult<T>) -> StoreResult<T> {
+        let mut data = self.lock();
+        let mut draft = Draft::of(&data);
+        let answer = change(&mut draft)?;
+        let wakes = draft.commit(&mut data);
+        drop(data);
+        for topic in wakes {
+            self.hub.wake(topic);
+        }
+        Ok(answer)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Data> {
+        // A change takes the original's place as a whole: a panic cannot leave it half done.
+        self.data.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Wakes for MemoryStore {
+    fn listen(&self, topic: Topic) -> Listener {
+        self.hub.listen(topic)
+    }
+}

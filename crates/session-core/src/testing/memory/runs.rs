@@ -1,0 +1,315 @@
+//! The queue of runs in memory.
+
+use std::cmp::Reverse;
+
+use async_trait::async_trait;
+use jiff::{SignedDuration, Timestamp};
+
+use super::draft::{Draft, no_step};
+use super::{Data, MemoryStore, QueuedRun};
+use crate::affinity::{Place, RunnerProfile};
+use crate::error::{Conflict, StoreError, StoreResult};
+use crate::event::{EventKind, NewEvent, Payload};
+use crate::ids::{CrewId, RunId, RunnerId, SessionId};
+use crate::ports::{ClaimedRun, Directive, NewCrew, NewRun, RunOf, RunProgress, RunStore};
+use crate::record;
+use crate::run::{
+    EndKind, Ending, Epoch, Fence, Lease, ReasonCode, Run, RunKind, RunPhase, RunState, RunStep, StopMode,
+};
+use crate::session::Binding;
+use crate::state::Trigger;
+
+#[async_trait]
+impl RunStore for MemoryStore {
+    async fn enqueue(
+        &self,
+        batch: Vec<NewRun>,
+        crew: Option<NewCrew>,
+        now: Timestamp,
+    ) -> StoreResult<Vec<Run>> {
+        self.write(|draft| draft.enqueue(batch, crew, now))
+    }
+
+    async fn claim(
+        &self,
+        runner: &RunnerProfile,
+        lease: SignedDuration,
+        now: Timestamp,
+    ) -> StoreResult<Option<ClaimedRun>> {
+        self.write(|draft| {
+            let claimable = draft.data.runs().filter(|run| draft.data.is_claimable(run, runner));
+            // The first of equals is the one that was enqueued first.
+            let Some(next) = claimable.min_by_key(|run| Reverse(run.priority)).map(|run| run.id) else {
+                return Ok(None);
+            };
+            let run = draft.run(next)?;
+            run.epoch = Epoch(run.epoch.0 + 1);
+            let run = draft.step(next, RunStep::Claim, Some(lease_of(runner.id, lease, now)), now)?;
+            let session = draft.session(run.session)?.clone();
+            Ok(Some(ClaimedRun { session, run }))
+        })
+    }
+
+    async fn advance(&self, fence: Fence, to: RunProgress, now: Timestamp) -> StoreResult<Run> {
+        self.write(|draft| {
+            let step = match to {
+                RunProgress::Starting => RunStep::Start,
+                RunProgress::Running => RunStep::Ready,
+            };
+            let run = draft.held(fence, step.name())?;
+            let (session, lease) = (run.session, run.state.lease());
+            let mut run = draft.step(fence.run, step, lease, now)?;
+            if to == RunProgress::Running {
+                run.started_at = Some(now);
+                *draft.run(fence.run)? = run.clone();
+            }
+            let workspace = &mut draft.session(session)?.workspace;
+            workspace.runner = lease.map(|lease| lease.runner);
+            workspace.removed_at = None;
+            Ok(run)
+        })
+    }
+
+    async fn bind(&self, fence: Fence, binding: Binding, now: Timestamp) -> StoreResult<()> {
+        self.write(|draft| {
+            let id = draft.held(fence, "bind")?.session;
+            let session = draft.session(id)?;
+            match &session.binding {
+                Some(bound) if *bound == binding => Ok(()),
+                Some(_) => Err(Conflict::Bound(id).into()),
+                None => {
+                    let event = record::bound(fence.run, &binding);
+                    session.binding = Some(binding);
+                    draft.record(id, event, now);
+                    Ok(())
+                }
+            }
+        })
+    }
+
+    async fn renew(&self, fence: Fence, lease: SignedDuration, now: Timestamp) -> StoreResult<Directive> {
+        self.write(|draft| {
+            let run = draft.held(fence, "renew")?;
+            run.state = with_lease(&run.state, |held| lease_of(held.runner, lease, now));
+            Ok(run.stop.map_or(Directive::Continue, |order| Directive::Stop(order.mode)))
+        })
+    }
+
+    async fn finish(
+        &self,
+        fence: Fence,
+        ending: Ending,
+        result: Option<Payload>,
+        now: Timestamp,
+    ) -> StoreResult<Run> {
+        self.write(|draft| {
+            let session = draft.held(fence, RunStep::End(ending.kind).name())?.session;
+            if let Some(payload) = result {
+                let result =
+                    NewEvent { run: Some(fence.run), kind: EventKind::Result, payload, origin: None };
+                draft.record(session, result, now);
+            }
+            draft.end(fence.run, &ending, now)?;
+            Ok(draft.run(fence.run)?.clone())
+        })
+    }
+
+    async fn request_stop(&self, run: RunId, mode: StopMode, now: Timestamp) -> StoreResult<Run> {
+        self.write(|draft| {
+            let phase = draft.run(run)?.state.phase();
+            if phase == RunPhase::Pending {
+                draft.end(run, &stopped_by_user("it was stopped before a runner took it"), now)?;
+            } else if phase.is_in_flight() {
+                draft.order_stop(run, mode, now)?;
+            }
+            Ok(draft.run(run)?.clone())
+        })
+    }
+
+    async fn in_flight(&self, runner: RunnerId) -> StoreResult<Vec<Run>> {
+        Ok(self.read(|data| data.held_by(runner).cloned().collect()))
+    }
+
+    async fn take_over(
+        &self,
+        run: RunId,
+        runner: RunnerId,
+        lease: SignedDuration,
+        now: Timestamp,
+    ) -> StoreResult<Run> {
+        self.write(|draft| {
+            let run = draft.run(run)?;
+            if run.state.lease().is_none_or(|held| held.runner != runner) {
+                return Err(no_step(run.state.phase(), "take over"));
+            }
+            run.epoch = Epoch(run.epoch.0 + 1);
+            run.state = with_lease(&run.state, |_| lease_of(runner, lease, now));
+            Ok(run.clone())
+        })
+    }
+
+    async fn reap(&self, now: Timestamp, limit: u32) -> StoreResult<Vec<Run>> {
+        self.write(|draft| {
+            let expired = |run: &&Run| run.state.lease().is_some_and(|lease| lease.until < now);
+            let mut due: Vec<_> = draft.data.runs().filter(expired).map(|run| run.id).collect();
+            due.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+            for &id in &due {
+                draft.reap_one(id, now)?;
+            }
+            due.into_iter().map(|id| draft.run(id).map(|run| run.clone())).collect()
+        })
+    }
+
+    async fn run(&self, id: RunId) -> StoreResult<Option<Run>> {
+        Ok(self.read(|data| data.runs().find(|run| run.id == id).cloned()))
+    }
+
+    async fn runs(&self, session: SessionId, limit: u32) -> StoreResult<Vec<Run>> {
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        Ok(self.read(|data| {
+            data.runs().rev().filter(|run| run.session == session).take(limit).cloned().collect()
+        }))
+    }
+
+    async fn has_work(&self, runner: RunnerId) -> StoreResult<bool> {
+        Ok(self.read(|data| {
+            let waits = |run: &Run| {
+                run.state.phase() == RunPhase::Pending && run.affinity.place == Place::Runner(runner)
+            };
+            data.held_by(runner).next().is_some() || data.runs().any(waits)
+        }))
+    }
+}
+
+impl Draft {
+    fn enqueue(
+        &mut self,
+        batch: Vec<NewRun>,
+        crew: Option<NewCrew>,
+        now: Timestamp,
+    ) -> StoreResult<Vec<Run>> {
+        if let Some(crew) = crew {
+            if self.data.crews.contains_key(&crew.id) {
+                return Err(Conflict::Exists(crew.id.to_string()).into());
+            }
+            self.data.crews.insert(crew.id, crew.at_once);
+        }
+        let mut runs: Vec<Run> = Vec::new();
+        for new in batch {
+            let mut after = Vec::new();
+            for index in &new.after {
+                let earlier = runs.get(*index).ok_or(Conflict::Dependencies)?.id;
+                if !after.contains(&earlier) {
+                    after.push(earlier);
+                }
+            }
+            runs.push(self.enqueue_one(new, after, crew.map(|crew| crew.id), now)?);
+        }
+        self.wake_queue();
+        Ok(runs)
+    }
+
+    fn enqueue_one(
+        &mut self,
+        new: NewRun,
+        after: Vec<RunId>,
+        crew: Option<CrewId>,
+        now: Timestamp,
+    ) -> StoreResult<Run> {
+        if self.data.runs().any(|run| run.id == new.id) {
+            return Err(Conflict::Exists(new.id.to_string()).into());
+        }
+        let session = match new.of {
+            RunOf::New(session) => self.create(*session, None, now)?.id,
+            RunOf::Existing(id) => self.use_session(id, now)?,
+        };
+        let first = !self.data.runs().any(|run| run.session == session);
+        let run = Run {
+            id: new.id,
+            session,
+            kind: if first { RunKind::Start } else { RunKind::Resume },
+            spec: new.spec,
+            priority: new.priority,
+            affinity: new.affinity,
+            crew,
+            waiting_for: u32::try_from(after.len()).unwrap_or(u32::MAX),
+            epoch: Epoch::default(),
+            state: RunState::Pending,
+            stop: None,
+            created_at: now,
+            started_at: None,
+        };
+        self.data.runs.push(QueuedRun { run: run.clone(), after });
+        self.record(session, record::run_state(run.id, None, RunPhase::Pending, None), now);
+        Ok(run)
+    }
+
+    /// A new run uses the session: it becomes active, if it has no other run to do.
+    fn use_session(&mut self, id: SessionId, now: Timestamp) -> StoreResult<SessionId> {
+        self.session(id)?;
+        if let Some(run) = self.data.run_not_over(id) {
+            return Err(StoreError::Busy { session: id, run: run.id, phase: run.state.phase() });
+        }
+        let active = self.session(id)?.state == crate::state::SessionState::Active;
+        self.transition(id, if active { Trigger::Activity } else { Trigger::Resume }, now)?;
+        Ok(id)
+    }
+
+    fn reap_one(&mut self, id: RunId, now: Timestamp) -> StoreResult<()> {
+        let Run { stop, session, ref state, .. } = *self.run(id)?;
+        let phase = state.phase();
+        if stop.is_some() {
+            let over = self.session(session)?.state.is_terminated();
+            let reason = if over { ReasonCode::SessionTerminated } else { ReasonCode::StoppedByUser };
+            let message = "its end was asked for, and its runner went silent";
+            return self.end(id, &Ending::because(EndKind::Stopped, reason, None, message), now);
+        }
+        if phase == RunPhase::Claimed {
+            self.step(id, RunStep::Requeue, None, now)?;
+            self.wake_queue();
+            return Ok(());
+        }
+        let message = "its runner went silent; resume the session to go on";
+        self.end(id, &Ending::because(EndKind::Lost, ReasonCode::LeaseExpired, None, message), now)
+    }
+}
+
+impl Data {
+    fn is_claimable(&self, run: &Run, runner: &RunnerProfile) -> bool {
+        let in_flight = |which: &dyn Fn(&Run) -> bool| {
+            self.runs().filter(|other| other.state.phase().is_in_flight() && which(other)).count()
+        };
+        let at_once = run.crew.and_then(|crew| self.crews.get(&crew).copied().flatten());
+        let place_in_crew = at_once.is_none_or(|limit| {
+            u32::try_from(in_flight(&|other| other.crew == run.crew)).is_ok_and(|count| count < limit)
+        });
+        run.state.phase() == RunPhase::Pending
+            && run.stop.is_none()
+            && run.waiting_for == 0
+            && run.affinity.admits(runner)
+            && in_flight(&|other| other.session == run.session) == 0
+            && place_in_crew
+    }
+
+    fn held_by(&self, runner: RunnerId) -> impl Iterator<Item = &Run> {
+        self.runs().filter(move |run| run.state.lease().is_some_and(|lease| lease.runner == runner))
+    }
+}
+
+fn stopped_by_user(message: &str) -> Ending {
+    Ending::because(EndKind::Stopped, ReasonCode::StoppedByUser, None, message)
+}
+
+fn lease_of(runner: RunnerId, lease: SignedDuration, now: Timestamp) -> Lease {
+    Lease { runner, until: now.saturating_add(lease).unwrap_or(Timestamp::MAX) }
+}
+
+/// The same state with another lease, where it has one.
+fn with_lease(state: &RunState, lease: impl FnOnce(Lease) -> Lease) -> RunState {
+    match state {
+        RunState::Claimed(held) => RunState::Claimed(lease(*held)),
+        RunState::Starting(held) => RunState::Starting(lease(*held)),
+        RunState::Running(held) => RunState::Running(lease(*held)),
+        RunState::Pending | RunState::Ended { .. } => state.clone(),
+    }
+}
