@@ -16,9 +16,11 @@ use crate::session::{Binding, ManagedSession, NewSession};
 pub trait RunStore: Send + Sync {
     /// Enqueues runs, their new sessions and their crew in one transaction: all of them or none.
     ///
-    /// A run of an existing session also uses that session: `idle` and `suspended` become `active`. `Busy` if it
+    /// A run of an existing session also uses that session: `idle` and `suspended` become `active`, and
+    /// `active_at` is now. The first run of a session is its `start`, each later one a `resume`. `Busy` if it
     /// has a run that is not over, `UnknownSession` if there is none, `Transition` if it is terminated.
-    /// `Conflict::Dependencies` if `after` does not name earlier runs of the same batch. Wakes `Topic::Queue`.
+    /// `Conflict::Dependencies` if `after` does not name earlier runs of the same batch; one that is named twice
+    /// counts once. `Conflict::Exists` if an id is taken. Wakes `Topic::Queue`.
     async fn enqueue(
         &self,
         batch: Vec<NewRun>,
@@ -37,7 +39,7 @@ pub trait RunStore: Send + Sync {
     ) -> StoreResult<Option<ClaimedRun>>;
 
     /// `claimed → starting`, or `starting → running`; the latter sets `started_at`. The session's workspace is
-    /// recorded to lie on the claim's runner. `UnknownRun`, `Fenced`, `Transition`.
+    /// recorded to lie on the claim's runner, and no longer as removed. `UnknownRun`, `Fenced`, `Transition`.
     async fn advance(&self, fence: Fence, to: RunProgress, now: Timestamp) -> StoreResult<Run>;
 
     /// Binds the session to a framework's own conversation, once: the same binding again is a no-op, another one
@@ -48,7 +50,8 @@ pub trait RunStore: Send + Sync {
     /// is in flight, also when the lease has run out and nobody noticed. `UnknownRun`, `Fenced`, `Transition`.
     async fn renew(&self, fence: Fence, lease: SignedDuration, now: Timestamp) -> StoreResult<Directive>;
 
-    /// Ends the run, and appends `result` (where given) as a `result` event before the `run.state` event.
+    /// Ends the run, which must be in flight, and appends `result` (where given) as a `result` event before the
+    /// `run.state` event.
     ///
     /// When it completed, the runs that wait for it wait for one less. When it ended otherwise they fail with
     /// `dependency_failed`, and those that wait for them likewise. `UnknownRun`, `Fenced`, `Transition`.
@@ -62,7 +65,8 @@ pub trait RunStore: Send + Sync {
 
     /// Asks for the end of a run. A pending one ends at once (`stopped`, `stopped_by_user`), and those that wait
     /// for it fail; for one in flight the order is recorded and its runner woken (`Topic::Runner`). An order may
-    /// become harder, never softer. A run that is over stays as it is. `UnknownRun`.
+    /// become harder, never softer; the same one again changes nothing. A run that is over stays as it is.
+    /// `UnknownRun`.
     async fn request_stop(&self, run: RunId, mode: StopMode, now: Timestamp) -> StoreResult<Run>;
 
     /// The runs that this runner holds, oldest first.
@@ -80,8 +84,8 @@ pub trait RunStore: Send + Sync {
     ) -> StoreResult<Run>;
 
     /// Deals with at most `limit` runs whose lease ran out (`until < now`, checked again inside the update): one
-    /// that was only claimed goes back to the queue; one that had begun is `lost` with `lease_expired`, or
-    /// `stopped` if its end was asked for. Returns them as they are now.
+    /// whose end was asked for is `stopped`; one that was only claimed goes back to its place in the queue; one that
+    /// had begun is `lost` with `lease_expired`. Returns them as they are now.
     async fn reap(&self, now: Timestamp, limit: u32) -> StoreResult<Vec<Run>>;
 
     /// One run.

@@ -19,16 +19,21 @@ pub trait SessionStore: Send + Sync {
     /// when its stamp is older than [`STAMP_EVERY`]. An expired one (`expires_at <= now`) is never
     /// revived: a new session is made under the next generation, linked to the one before, which is terminated
     /// with `identity_expired` unless it is terminated already. A session that is terminated otherwise makes its
-    /// identity count as expired. A new session starts `active`, with a `session.created` event.
+    /// identity count as expired. A new session starts `active`, with a `session.created` event; `Conflict::Exists`
+    /// and `UnknownSession` as for [`create`](Self::create).
+    ///
+    /// A stamp that is not written leaves the expiry as it is stored, and that is what is returned: a `ttl` below
+    /// [`STAMP_EVERY`] does not slide. A session that was found stays in its state.
     async fn open(&self, request: OpenSession, now: Timestamp) -> StoreResult<Opened>;
 
     /// Creates a session without an identity, `active`, with a `session.created` event.
     /// `Conflict::Exists` if the id is taken; `UnknownSession` if the parent is not there.
     async fn create(&self, new: NewSession, now: Timestamp) -> StoreResult<ManagedSession>;
 
-    /// Creates a session with the log of another one: numbers and times of `events` are kept (they must be
-    /// dense from 1; the `session` field is ignored). It starts `idle`. Afterwards a `session.imported` event is
-    /// appended with the payload `imported`. `Conflict::Exists` if the id is taken.
+    /// Creates a session with the log of another one: numbers, times, runs and origins of `events` are kept (they
+    /// must be dense from 1, else `Backend`; the `session` field is ignored). It starts `idle`. Afterwards a
+    /// `session.imported` event is appended with the payload `imported`. `Conflict::Exists` if the id is taken,
+    /// `UnknownSession` if the parent is not there.
     async fn import(
         &self,
         new: NewSession,
@@ -41,15 +46,19 @@ pub trait SessionStore: Send + Sync {
     async fn session(&self, id: SessionId) -> StoreResult<Option<ManagedSession>>;
 
     /// The sessions that a person may mean, newest first, at most `limit`: the id itself; else every id that
-    /// begins so; else (where the text may be one) every session with exactly this label.
+    /// begins so; else (where the text may be one) every session with exactly this label, in whichever Unicode
+    /// form it is given.
     async fn find(&self, name: &SessionRef, limit: u32) -> StoreResult<Vec<SessionId>>;
 
     /// One page, newest first, each session with its last run. Never counts, never skips by offset.
     async fn list(&self, filter: &SessionFilter, page: &Page) -> StoreResult<Listing>;
 
-    /// Moves the session through its state machine (compare-and-set) and appends a `session.state` event.
-    /// Termination also ends its pending runs (`stopped`, `session_terminated`) and orders its run in flight
-    /// to be killed. `UnknownSession`, or `Transition` when the table has no such step.
+    /// Moves the session through its state machine (compare-and-set) and appends a `session.state` event, unless
+    /// the state is the same afterwards (activity of an active session). What makes or leaves it `active` counts
+    /// as use: `active_at` is now.
+    ///
+    /// Termination also ends its pending runs (`stopped`, `session_terminated`) and orders its run in flight to be
+    /// killed. `UnknownSession`, or `Transition` when the table has no such step.
     async fn transition(
         &self,
         id: SessionId,
@@ -61,7 +70,7 @@ pub trait SessionStore: Send + Sync {
     /// be labelled too. `UnknownSession`.
     async fn relabel(&self, id: SessionId, label: Option<Label>, now: Timestamp) -> StoreResult<()>;
 
-    /// Records that the session's workspace was removed. `UnknownSession`.
+    /// Records that the session's workspace was removed; the first time stays. `UnknownSession`.
     async fn workspace_removed(&self, id: SessionId, now: Timestamp) -> StoreResult<()>;
 
     /// Forgets at most `limit` identities whose `expires_at <= now`, oldest first, and terminates their sessions
