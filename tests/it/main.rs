@@ -1,1 +1,6 @@
-//! .
+//! One test binary for the whole workspace: what it is made of, and what it does as a whole.
+
+#![forbid(unsafe_code)]
+
+mod architecture;
+mod tidy;

@@ -1,1 +1,30 @@
-//! .
+//! What end-to-end tests and other crates' tests share: the repository, the built program, and databases
+//! on a real PostgreSQL.
+//!
+//! The tests themselves are in `it/`: one binary for the whole workspace. A crate that is below this one
+//! takes the fixture by path, so that no dependency runs in a circle:
+//!
+//! ```ignore
+//! #[path = "../../../tests/src/pg.rs"]
+//! pub mod pg;
+//! ```
+
+#![forbid(unsafe_code)]
+
+pub mod pg;
+pub mod program;
+
+use std::sync::LazyLock;
+
+use camino::{Utf8Path, Utf8PathBuf};
+
+static REPOSITORY_ROOT: LazyLock<Utf8PathBuf> = LazyLock::new(|| {
+    let manifest = Utf8Path::new(env!("CARGO_MANIFEST_DIR"));
+    manifest.parent().unwrap_or(manifest).to_owned()
+});
+
+/// The directory that holds the workspace's `Cargo.toml`.
+#[must_use]
+pub fn repository_root() -> &'static Utf8Path {
+    &REPOSITORY_ROOT
+}
