@@ -31,7 +31,7 @@ const EDGES: &[Row] = &[
         name: "session-core",
         ours: "",
         outside: "async-trait camino futures-util jiff serde serde_json sha2 thiserror unicode-normalization uuid",
-        dev: "insta proptest tempfile",
+        dev: "insta proptest tempfile tokio",
         build: "",
     },
     Row {
@@ -44,8 +44,8 @@ const EDGES: &[Row] = &[
     Row {
         name: "session-manager",
         ours: "session-core",
-        outside: "async-trait jiff thiserror tokio tokio-util tracing",
-        dev: "proptest session-core tokio",
+        outside: "camino jiff thiserror",
+        dev: "proptest session-core",
         build: "",
     },
     Row {
