@@ -11,10 +11,10 @@ use crate::event::{Event, EventKind, NewEvent, Origin, Payload, Seq};
 use crate::identity::{RepoRoot, Scope, SessionIdentity};
 use crate::ids::{RunId, SessionId};
 use crate::names::ExecutorType;
-use crate::ports::{Author, ClaimedRun, NewCrew, NewRun, RunOf, RunProgress, Store};
+use crate::ports::{Author, ClaimedRun, NewCrew, NewRun, Page, RunOf, RunProgress, SessionFilter, Store};
 use crate::run::{Ending, Exit, Fence, Run, RunPhase, RunSpec};
 use crate::session::{Binding, ManagedSession, NewSession, OpenSession, WorkspaceKind};
-use crate::state::SessionState;
+use crate::state::{SessionState, Trigger};
 use crate::testing::ManualClock;
 
 /// A store under test, in a world of its own.
@@ -28,7 +28,7 @@ pub struct Fixture {
 }
 
 /// Everything that there is of a session: to show that something changed nothing, or only what it should.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Snapshot {
     /// The session.
     pub session: Option<ManagedSession>,
@@ -46,6 +46,19 @@ pub const TICK: SignedDuration = SignedDuration::from_millis(1);
 
 /// More than any log or list of these tests holds.
 pub const ALL: u32 = 10_000;
+
+/// Asserts that a call is refused with an error of this form.
+macro_rules! assert_refused {
+    ($call:expr, $error:pat $(if $guard:expr)?) => {
+        let outcome = $call.await;
+        assert!(
+            matches!(&outcome, Err($error) $(if $guard)?),
+            "expected {}, got {outcome:?}",
+            stringify!($error $(if $guard)?)
+        );
+    };
+}
+pub(super) use assert_refused;
 
 impl Fixture {
     /// A fixture around an empty store.
@@ -191,6 +204,11 @@ impl Fixture {
         self.run(id).await.state.phase()
     }
 
+    /// Moves a session through its state machine.
+    pub async fn transition(&self, id: SessionId, trigger: Trigger) -> ManagedSession {
+        self.store.transition(id, trigger, self.now()).await.unwrap()
+    }
+
     /// The state of the session.
     pub async fn state(&self, id: SessionId) -> SessionState {
         self.store.session(id).await.unwrap().unwrap().state
@@ -235,6 +253,12 @@ impl Fixture {
     /// A session's log without numbers and times: what was recorded, in order.
     pub async fn records(&self, session: SessionId) -> Vec<NewEvent> {
         self.log(session).await.into_iter().map(|event| event.body).collect()
+    }
+
+    /// The sessions that a filter leaves, newest first.
+    pub async fn list(&self, filter: &SessionFilter) -> Vec<SessionId> {
+        let listing = self.store.list(filter, &Page::first(Page::MAX)).await.unwrap();
+        listing.items.into_iter().map(|item| item.session.id).collect()
     }
 
     /// Everything that there is of a session.

@@ -13,10 +13,18 @@
 
 #![expect(clippy::unwrap_used, clippy::missing_panics_doc, reason = "the cases are tests")]
 
+mod deadline;
 mod fixture;
 
+pub mod crews;
+pub mod events;
 pub mod identity;
+pub mod leases;
+pub mod listing;
+pub mod queue;
 pub mod sessions;
+pub mod stops;
+pub mod wakes;
 
 use std::sync::Arc;
 
@@ -58,9 +66,129 @@ macro_rules! conformance_cases {
     ($use:ident $($make:ident)?) => {
         $crate::conformance_group! { $use $($make)? => sessions:
             a_created_session_is_there_as_it_was_given
+            every_kind_of_workspace_is_kept
+            create_refuses_a_taken_id_and_an_unknown_parent
+            an_unknown_session_is_none_or_an_error
+            every_step_of_a_session_is_by_the_table
+            every_termination_reason_is_kept
+            one_of_many_concurrent_transitions_wins
+            a_session_is_relabelled
+            a_removed_workspace_is_recorded_once
+            an_import_keeps_numbers_times_and_origins
+            an_import_is_refused_as_a_whole
+        }
+        $crate::conformance_group! { $use $($make)? => listing:
+            a_session_is_found_by_its_id
+            a_prefix_names_every_session_that_begins_so
+            an_id_goes_before_a_label
+            a_label_names_every_session_with_it
+            lists_are_in_order_and_paged_without_gaps
+            pages_are_stable_while_new_sessions_arrive
+            every_filter_leaves_out_what_it_should
+            lists_show_the_last_run
         }
         $crate::conformance_group! { $use $($make)? => identity:
             the_truth_table_holds
+            a_new_identity_makes_its_session
+            a_known_identity_is_found_and_nothing_is_made
+            concurrent_calls_make_one_session
+            concurrent_calls_on_an_expired_identity_make_one_generation
+            the_stamp_is_written_at_most_once_a_minute
+            an_expired_identity_makes_a_new_generation
+            an_expired_session_is_never_revived
+            a_lifetime_caps_the_expiry
+            an_endless_ttl_lasts
+            a_terminated_session_makes_its_identity_expire
+            a_new_generation_ends_the_runs_of_the_old_one
+            cleanup_takes_batches_of_expired_identities_only
+            generations_count_on_after_a_cleanup
+            cleanup_spares_sessions_with_a_run
+            cleanup_and_use_at_once_agree
+            a_refused_open_leaves_nothing
+        }
+        $crate::conformance_group! { $use $($make)? => queue:
+            an_enqueued_run_is_there_as_it_was_given
+            a_batch_keeps_its_order
+            enqueue_is_all_or_nothing
+            a_session_does_one_run_at_a_time
+            one_of_many_concurrent_runs_of_a_session_gets_in
+            a_run_uses_its_session
+            a_terminated_session_takes_no_run
+            the_first_run_starts_and_the_others_resume
+            taken_ids_of_runs_and_crews_are_refused
+            claims_go_by_priority_and_then_by_order
+            a_claim_is_a_lease_under_an_epoch
+            concurrent_claimers_get_each_run_once
+            a_run_is_seen_only_by_a_runner_that_matches
+            a_runner_knows_what_is_left_to_do
+            in_flight_shows_what_a_runner_holds
+        }
+        $crate::conformance_group! { $use $($make)? => leases:
+            a_run_advances_step_by_step
+            every_step_of_a_run_is_by_the_table
+            a_stale_fence_changes_nothing
+            a_fence_of_no_run_is_refused
+            a_claim_that_was_lost_counts_no_more
+            a_run_that_is_over_never_changes
+            a_binding_is_written_once
+            renewal_prolongs_the_lease
+            an_end_is_recorded_after_its_result
+            every_reason_for_an_end_is_kept
+            one_of_many_concurrent_ends_wins
+            a_takeover_fences_the_old_host
+            a_lease_runs_out_after_its_last_instant
+            an_expired_run_is_queued_again_or_lost
+            an_expired_run_with_a_stop_order_is_stopped
+            concurrent_reapers_take_each_run_once
+            a_life_leaves_exactly_its_events
+        }
+        $crate::conformance_group! { $use $($make)? => stops:
+            a_pending_run_is_stopped_at_once
+            a_run_in_flight_is_ordered_to_stop
+            orders_only_harden
+            a_late_order_changes_no_outcome
+            termination_ends_the_pending_run
+            termination_orders_the_run_in_flight_to_be_killed
+        }
+        $crate::conformance_group! { $use $($make)? => crews:
+            a_crew_has_so_many_in_flight_at_once
+            a_crew_without_a_limit_has_none
+            concurrent_claimers_keep_to_the_limit
+            a_chain_goes_one_after_the_other
+            a_diamond_waits_for_both_sides
+            concurrent_ends_free_what_waits_for_all
+            waiting_goes_before_priority
+            bad_dependencies_are_refused
+            a_failure_takes_along_what_waits_for_it
+            the_other_side_of_a_failed_diamond_goes_on
+            stops_terminations_and_losses_take_along_too
+            a_waiting_run_is_stopped_by_itself
+            a_requeued_run_is_still_waited_for
+        }
+        $crate::conformance_group! { $use $($make)? => events:
+            a_batch_gets_the_next_numbers
+            a_payload_of_the_largest_size_is_kept
+            an_empty_batch_appends_nothing
+            events_of_a_run_are_its_own
+            a_retry_gets_the_first_answer
+            a_retry_of_a_run_gets_the_first_answer
+            another_content_under_one_origin_is_a_conflict
+            origins_count_within_a_batch
+            origins_are_per_session_and_producer
+            concurrent_appends_are_dense
+            concurrent_retries_append_once
+            logs_are_apart
+            a_log_is_read_in_portions_and_from_its_end
+        }
+        $crate::conformance_group! { $use $($make)? => wakes:
+            everybody_who_waits_is_woken_each_time
+            the_queue_wakes_for_a_new_run
+            the_queue_wakes_when_a_dependency_completes
+            the_queue_wakes_when_a_run_comes_back
+            the_queue_wakes_when_a_crew_has_a_place
+            a_runner_wakes_for_a_stop_order
+            a_session_wakes_for_every_entry_of_its_log
+            a_session_wakes_for_what_others_do_to_it
         }
     };
 }
@@ -107,7 +235,14 @@ mod tests {
 
         pub(super) const LISTED: &[(&str, &[&str], &str)] = &[
             ("sessions", sessions::CASES, include_str!("sessions.rs")),
+            ("listing", listing::CASES, include_str!("listing.rs")),
             ("identity", identity::CASES, include_str!("identity.rs")),
+            ("queue", queue::CASES, include_str!("queue.rs")),
+            ("leases", leases::CASES, include_str!("leases.rs")),
+            ("stops", stops::CASES, include_str!("stops.rs")),
+            ("crews", crews::CASES, include_str!("crews.rs")),
+            ("events", events::CASES, include_str!("events.rs")),
+            ("wakes", wakes::CASES, include_str!("wakes.rs")),
         ];
     }
 
@@ -118,7 +253,7 @@ mod tests {
             std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src/testing/conformance")).unwrap()
         {
             let name = entry.unwrap().file_name().into_string().unwrap();
-            files += usize::from(name != "mod.rs" && name != "fixture.rs");
+            files += usize::from(!["mod.rs", "fixture.rs", "deadline.rs"].contains(&name.as_str()));
         }
         assert_eq!(files, names::LISTED.len(), "a file of cases is not in the list");
         for (group, listed, source) in names::LISTED {
