@@ -4,7 +4,7 @@
 //! The tests themselves are in `it/`: one binary for the whole workspace. A crate that is below this one
 //! takes the fixture by path, so that no dependency runs in a circle:
 //!
-//! ```ignore
+//! ```text
 //! #[path = "../../../tests/src/pg.rs"]
 //! pub mod pg;
 //! ```

@@ -3,12 +3,14 @@
 //! `scripts/test` starts a private server and names it in `ROOMETTE_TEST_PG`. Without that name a test
 //! fails; it is left out only when a person says so: `scripts/test --skip postgres`.
 //!
-//! ```ignore
+//! ```no_run
+//! # async fn example() {
 //! if session_tests::pg::skipped("postgres") {
 //!     return;
 //! }
 //! let database = session_tests::pg::fresh_database().await;
-//! let store = session_store::open(database.url()).await?;
+//! assert!(database.url().starts_with("postgres:"));
+//! # }
 //! ```
 //!
 //! The file stands on sqlx and tokio alone, so that session-store's tests can include it by path.
