@@ -1,0 +1,16 @@
+//! What executes a run.
+
+pub mod command;
+
+use session_core::run::StopMode;
+
+/// What the runner may tell an execution.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// Somebody wants the run to end.
+    Stop(StopMode),
+    /// This host goes away and takes its runs with it.
+    HostEnds,
+    /// This host goes away, and the next one takes the run over.
+    Leave,
+}

@@ -1,0 +1,465 @@
+//! The keeper: one small process for each run, apart from the host.
+//!
+//! It starts the program, drains its output into the log, ends the whole tree, and records what it came to. It
+//! has one thread and no runtime, and waits for everything in one `poll`: orders, the pipes, signals, time.
+
+use std::collections::HashSet;
+use std::io::{self, Write as _};
+use std::os::fd::OwnedFd;
+use std::process::ExitCode;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{WaitOptions, getpid, set_child_subreaper, setsid, wait};
+use rustix::time::{ClockId, clock_gettime};
+use session_core::env::{Clock as _, SystemClock};
+
+use super::cgroup::{Home, RunCgroup};
+use super::host_link::{Heard, HostLink};
+use super::identity::ProcessIdentity;
+use super::keeper_signals::Signals;
+use super::protocol::{
+    CgroupPreference, EndCause, Exit, KeeperRecord, KeeperReport, KeeperSpec, Order, Progress, RunEnd,
+    RunOutcome, SpawnFailure, SpawnFailureKind, Started,
+};
+use super::pump::{Pump, READ_BYTES, RunLog};
+use super::stop::{Action, Ending, Input};
+use super::{record, spawn, tree};
+use crate::workspace::log::Stream;
+
+/// Progress is reported this often at most, in milliseconds.
+const PROGRESS_EVERY_MS: u64 = 100;
+/// After this long an unfinished line is shown to those who follow the log, in milliseconds.
+const FLUSH_AFTER_MS: u64 = 250;
+/// How long the host has to take the last report, in milliseconds. It is in the state file anyway.
+const LAST_REPORT_BOUND_MS: u64 = 2_000;
+/// Marks the second start of a keeper, see [`close_strays`].
+const STRAYS_CLOSED: &str = "--inherited-descriptors-closed";
+
+/// The body of the hidden subcommand. Must be called before any thread is started.
+#[must_use]
+pub fn keeper_main() -> ExitCode {
+    match keep() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Nobody may listen; the host learns of it by the end of the pipe.
+            let _unheard = writeln!(io::stderr(), "keeper: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn keep() -> io::Result<()> {
+    close_strays()?;
+    // It fails for the leader of a process group, which then was started by hand, and in a terminal.
+    let _already_leader = setsid();
+    set_child_subreaper(Some(getpid()))?;
+    let signals = Signals::catch()?;
+    let mut host = HostLink::new();
+    let spec = host.read_spec()?;
+    let record = KeeperRecord {
+        v: KeeperRecord::VERSION,
+        session: spec.session,
+        run: spec.run,
+        keeper: ProcessIdentity::current()?,
+        child: None,
+        cgroup: None,
+        outcome: None,
+    };
+    host.set_nonblocking()?;
+    match Keeper::start(&spec, record.clone(), host, signals) {
+        Ok(keeper) => keeper.run(),
+        Err(NotStarted { mut host, failure }) => {
+            // Nothing, unless it failed after the program had begun.
+            tree::kill(|| tree::descendants(getpid().as_raw_pid()))?;
+            let report = KeeperReport::SpawnFailed(failure.clone());
+            if failure.kind != SpawnFailureKind::StateFile && failure.kind != SpawnFailureKind::Spec {
+                let outcome = Some(RunOutcome::SpawnFailed(failure));
+                record::write(&spec.state_file, &KeeperRecord { outcome, ..record })?;
+            }
+            host.report_finally(&report, LAST_REPORT_BOUND_MS);
+            Ok(())
+        }
+    }
+}
+
+/// Descriptors that the host did not open close-on-exec, or inherited itself, must not reach the program, nor be
+/// held open by us (a lock, a pipe that somebody waits on). They are marked, and the program is replaced by
+/// itself: that closes them.
+fn close_strays() -> io::Result<()> {
+    close_fds::set_fds_cloexec(3, &[]);
+    let is_second = std::env::args_os().next_back().is_some_and(|last| last == STRAYS_CLOSED);
+    if is_second || count_strays()? == 0 {
+        return Ok(());
+    }
+    let again = std::env::args_os().chain([STRAYS_CLOSED.into()]).collect();
+    Err(spawn::replace_self(again))
+}
+
+/// Open descriptors from 3 on, without the one that lists them.
+fn count_strays() -> io::Result<usize> {
+    let mut open = 0;
+    for entry in std::fs::read_dir("/proc/self/fd")? {
+        let name = entry?.file_name();
+        open += usize::from(name.to_str().and_then(|name| name.parse::<u32>().ok()).is_some_and(|fd| fd > 2));
+    }
+    Ok(open - 1)
+}
+
+/// Milliseconds of the clock that only goes forward.
+fn monotonic_ms() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
+    seconds * 1000 + u64::try_from(now.tv_nsec).unwrap_or_default() / 1_000_000
+}
+
+struct NotStarted {
+    host: HostLink,
+    failure: SpawnFailure,
+}
+
+/// A keeper whose program runs, or has run.
+struct Keeper<'a> {
+    spec: &'a KeeperSpec,
+    record: KeeperRecord,
+    me: i32,
+    child: i32,
+    exit: Option<Exit>,
+    ending: Ending,
+    host: HostLink,
+    signals: Signals,
+    log: RunLog,
+    stdout: Pump,
+    stderr: Pump,
+    buffer: Vec<u8>,
+    last_active: Stream,
+    last_output_at: u64,
+    progress: Pending,
+    group: Option<RunCgroup>,
+    leftovers: HashSet<ProcessIdentity>,
+}
+
+/// News that wait for their time.
+#[derive(Debug, Default)]
+struct Pending {
+    changed: bool,
+    not_before: u64,
+}
+
+impl<'a> Keeper<'a> {
+    /// Leaves a record of itself and then starts the program.
+    fn start(
+        spec: &'a KeeperSpec,
+        mut record: KeeperRecord,
+        host: HostLink,
+        signals: Signals,
+    ) -> Result<Self, NotStarted> {
+        let mut log = RunLog::new(&spec.log, spec.rotation);
+        let started = Self::spawn(spec, &mut record, &mut log);
+        let (child, pipes, group) = match started {
+            Ok(started) => started,
+            Err(failure) => return Err(NotStarted { host, failure }),
+        };
+        let now = monotonic_ms();
+        let [stdout, stderr] = pipes;
+        Ok(Self {
+            spec,
+            record,
+            me: getpid().as_raw_pid(),
+            child,
+            exit: None,
+            ending: Ending::new(now, spec.timeout_ms, spec.grace_ms, spec.on_host_loss),
+            host,
+            signals,
+            log,
+            stdout,
+            stderr,
+            buffer: vec![0; READ_BYTES],
+            last_active: Stream::Stdout,
+            last_output_at: now,
+            progress: Pending::default(),
+            group,
+            leftovers: HashSet::new(),
+        })
+    }
+
+    fn spawn(
+        spec: &KeeperSpec,
+        record: &mut KeeperRecord,
+        log: &mut RunLog,
+    ) -> Result<(i32, [Pump; 2], Option<RunCgroup>), SpawnFailure> {
+        let other =
+            |error: io::Error| SpawnFailure { kind: SpawnFailureKind::Other, message: error.to_string() };
+        spec.check()
+            .map_err(|error| SpawnFailure { kind: SpawnFailureKind::Spec, message: error.to_string() })?;
+        let entered = match spec.cgroup {
+            CgroupPreference::Auto => RunCgroup::enter(spec.run),
+            CgroupPreference::Off => None,
+        };
+        record.cgroup = entered.as_ref().map(|(group, _)| group.path().to_owned());
+        let spawned = record::write(&spec.state_file, record)
+            .map_err(|error| SpawnFailure {
+                kind: SpawnFailureKind::StateFile,
+                message: format!("cannot write {}: {}", spec.state_file, spawn::reason(&error)),
+            })
+            .and_then(|()| spawn::child(spec));
+        let group = entered.and_then(leave);
+        let mut child = spawned.inspect_err(|failure| {
+            if let Some(group) = &group {
+                group.remove();
+            }
+            log.state(SystemClock.now(), &format!("not started: {}", failure.message));
+        })?;
+        let pid = i32::try_from(child.id()).unwrap_or_default();
+        let stdout = Pump::new(Stream::Stdout, child.stdout.take().map(OwnedFd::from)).map_err(other)?;
+        let stderr = Pump::new(Stream::Stderr, child.stderr.take().map(OwnedFd::from)).map_err(other)?;
+        // The child is reaped in one place with all the others, so its handle is let go. It cannot be reaped
+        // before this point: even if it has ended, its identity can be read.
+        record.child = ProcessIdentity::of(pid).map_err(other)?;
+        log.state(SystemClock.now(), &format!("started pid {pid}: {}", shown_argv(&spec.argv)));
+        Ok((pid, [stdout, stderr], group))
+    }
+
+    fn run(mut self) -> io::Result<()> {
+        match self.watch() {
+            Ok(()) => self.finish(),
+            Err(error) => {
+                // Without a keeper there shall be no tree. The host finds that there is no record of the end.
+                let me = self.me;
+                tree::kill(|| tree::descendants(me))?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Until all is over.
+    fn watch(&mut self) -> io::Result<()> {
+        // Without it, a host that comes later still knows the keeper and the run, which is what counts.
+        let _less_known = record::write(&self.spec.state_file, &self.record);
+        if let Some(child) = self.record.child.clone() {
+            let keeper = self.record.keeper.clone();
+            let cgroup = self.record.cgroup.clone();
+            self.host.report(&KeeperReport::Started(Started { keeper, child, cgroup }));
+        }
+        loop {
+            self.wait_for_something()?;
+            if self.take_in()? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Sleeps until there is something to do.
+    fn wait_for_something(&self) -> io::Result<()> {
+        let signals = [self.signals.child.pipe(), self.signals.stop.pipe(), self.signals.kill.pipe()];
+        let sources =
+            signals.into_iter().chain(self.host.orders()).chain(self.stdout.pipe()).chain(self.stderr.pipe());
+        let mut sources: Vec<PollFd<'_>> =
+            sources.map(|source| PollFd::from_borrowed_fd(source, PollFlags::IN)).collect();
+        let now = monotonic_ms();
+        let timeout = self.next_deadline().map(|at| milliseconds(at.saturating_sub(now)));
+        match poll(&mut sources, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn next_deadline(&self) -> Option<u64> {
+        let flush = self.log.holds_back().then(|| self.last_output_at + FLUSH_AFTER_MS);
+        let report = self.progress.changed.then_some(self.progress.not_before);
+        [self.ending.deadline(), flush, report].into_iter().flatten().min()
+    }
+
+    /// Takes in everything that has happened; `true` when all is over.
+    fn take_in(&mut self) -> io::Result<bool> {
+        let now = monotonic_ms();
+        self.pump(now);
+        let mut over = false;
+        for input in self.inputs()? {
+            over |= self.act_on(input, now)?;
+        }
+        if self.progress.changed && now >= self.progress.not_before {
+            self.progress = Pending { changed: false, not_before: now + PROGRESS_EVERY_MS };
+            self.host.report(&KeeperReport::Progress(self.output()));
+        }
+        Ok(over)
+    }
+
+    fn pump(&mut self, now: u64) {
+        let at = SystemClock.now();
+        for pump in [&mut self.stdout, &mut self.stderr] {
+            if pump.turn(at, &mut self.buffer, &mut self.log) {
+                self.last_output_at = now;
+                self.progress.changed = true;
+                self.last_active = pump.stream();
+            }
+        }
+        if self.log.holds_back() && now >= self.last_output_at + FLUSH_AFTER_MS {
+            self.log.flush(at);
+        }
+    }
+
+    /// What has happened, in the order in which it counts: an order that came before the end was heard.
+    fn inputs(&mut self) -> io::Result<Vec<Input>> {
+        let mut inputs = Vec::new();
+        if self.host.orders().is_some() {
+            for heard in self.host.hear() {
+                match heard {
+                    Heard::Order(Order::Stop { grace_ms }) => {
+                        inputs.push(Input::Stop { grace_ms: grace_ms.unwrap_or(self.spec.grace_ms) });
+                    }
+                    Heard::Order(Order::Kill {}) => inputs.push(Input::Kill),
+                    Heard::Gone => inputs.push(Input::HostLost),
+                    Heard::Unknown => self.log.state(SystemClock.now(), "an order was not understood"),
+                }
+            }
+        }
+        if self.signals.stop.take() {
+            inputs.push(Input::Stop { grace_ms: self.spec.grace_ms });
+        }
+        if self.signals.kill.take() {
+            inputs.push(Input::Kill);
+        }
+        if self.signals.child.take() || self.ending.wants_the_tree_gone() {
+            inputs.extend(self.reap()?);
+        }
+        if self.stdout.pipe().is_none() && self.stderr.pipe().is_none() {
+            inputs.push(Input::PipesClosed);
+        }
+        inputs.push(Input::Tick);
+        Ok(inputs)
+    }
+
+    /// Buries everything that has ended below us: the program, and what it has orphaned.
+    fn reap(&mut self) -> io::Result<Vec<Input>> {
+        let mut inputs = Vec::new();
+        loop {
+            match wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) if pid.as_raw_pid() == self.child => {
+                    let signal = || status.terminating_signal().map(Exit::Signal);
+                    self.exit = status.exit_status().map(Exit::Code).or_else(signal);
+                    inputs.push(Input::ChildEnded);
+                }
+                Ok(Some(_)) | Err(Errno::INTR) => {}
+                Ok(None) => return Ok(inputs),
+                // No children, and as a subreaper we would have every descendant as one: the tree is gone.
+                Err(Errno::CHILD) => return Ok(vec![Input::TreeGone]),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// `true` when all is over.
+    fn act_on(&mut self, input: Input, now: u64) -> io::Result<bool> {
+        let before = self.ending.cause_so_far();
+        let action = self.ending.on(input, now);
+        if before != self.ending.cause_so_far() {
+            self.log.state(SystemClock.now(), words_for(self.ending.cause()));
+        }
+        match action {
+            Some(Action::Terminate) => {
+                let tree = tree::descendants(self.me)?;
+                tree::terminate(&tree);
+                self.count(tree);
+            }
+            Some(Action::Kill) => {
+                if let Some(group) = &self.group {
+                    // The walk over the tree follows in any case.
+                    let _not_possible = group.kill();
+                }
+                let me = self.me;
+                let tree = tree::kill(|| tree::descendants(me))?;
+                self.count(tree);
+            }
+            Some(Action::Finish) => return Ok(true),
+            None => {}
+        }
+        Ok(false)
+    }
+
+    /// What is still there after the program itself has ended is left over.
+    fn count(&mut self, tree: impl IntoIterator<Item = ProcessIdentity>) {
+        if self.exit.is_some() {
+            self.leftovers.extend(tree);
+        }
+    }
+
+    fn output(&self) -> Progress {
+        let [first, second] = match self.last_active {
+            Stream::Stderr => [&self.stderr, &self.stdout],
+            Stream::Stdout | Stream::State => [&self.stdout, &self.stderr],
+        };
+        Progress {
+            stdout_bytes: self.stdout.bytes(),
+            stderr_bytes: self.stderr.bytes(),
+            last_line: first.last_line().or_else(|| second.last_line()),
+        }
+    }
+
+    /// Writes down what it all came to.
+    fn finish(mut self) -> io::Result<()> {
+        let survivors = tree::descendants(self.me)?.len();
+        self.stdout.close();
+        self.stderr.close();
+        let at = SystemClock.now();
+        self.log.finish(at);
+        self.log.state(at, &format!("ended: {}", shown_exit(self.exit)));
+        self.log.sync();
+        if let Some(group) = &self.group {
+            group.remove();
+        }
+        let (log_errors, log_error) = self.log.errors();
+        let end = RunEnd {
+            exit: self.exit,
+            cause: self.ending.cause(),
+            output: self.output(),
+            leftover_killed: u32::try_from(self.leftovers.len()).unwrap_or(u32::MAX),
+            survivors: u32::try_from(survivors).unwrap_or(u32::MAX),
+            log_errors,
+            log_error,
+            ended_at: at,
+        };
+        self.record.outcome = Some(RunOutcome::Ended(end.clone()));
+        let recorded = record::write(&self.spec.state_file, &self.record);
+        self.host.report_finally(&KeeperReport::Ended(end), LAST_REPORT_BOUND_MS);
+        recorded
+    }
+}
+
+/// Takes the keeper out of the run's group again. If it cannot come back the group is of no use: its end would
+/// be ours.
+fn leave((group, home): (RunCgroup, Home)) -> Option<RunCgroup> {
+    home.come_back().is_ok().then_some(group)
+}
+
+fn milliseconds(span: u64) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(span / 1000).unwrap_or(i64::MAX),
+        tv_nsec: i64::try_from(span % 1000 * 1_000_000).unwrap_or_default(),
+    }
+}
+
+fn words_for(cause: EndCause) -> &'static str {
+    match cause {
+        EndCause::Exited => "the program has ended",
+        EndCause::Stopped => "stop ordered",
+        EndCause::Killed => "kill ordered",
+        EndCause::TimedOut => "timed out",
+        EndCause::HostLost => "the host is gone",
+    }
+}
+
+fn shown_exit(exit: Option<Exit>) -> String {
+    match exit {
+        Some(Exit::Code(code)) => format!("exit code {code}"),
+        Some(Exit::Signal(signal)) => format!("signal {signal}"),
+        None => "the program did not end".into(),
+    }
+}
+
+/// The arguments on one line, cut.
+fn shown_argv(argv: &[String]) -> String {
+    const LONGEST: usize = 500;
+    let joined = argv.iter().map(|argument| format!("{argument:?}")).collect::<Vec<_>>().join(" ");
+    joined.chars().take(LONGEST).collect()
+}

@@ -1,0 +1,30 @@
+//! Processes: the keeper of a run, and everything about ending process trees.
+//!
+//! A host starts one keeper for each run with [`Supervised::start`]; the keeper ([`keeper_main`]) starts the
+//! program, drains its output, ends its tree and records its exit. A host that comes later finds it with
+//! [`recover_keeper`], and ends with [`orphans::end_run`] what a dead keeper has left behind.
+//!
+//! Invariant: no process is ever signalled by a bare pid or by its name, see [`ProcessIdentity`].
+
+mod cgroup;
+mod host_link;
+pub mod identity;
+mod keeper;
+mod keeper_signals;
+pub mod orphans;
+pub mod protocol;
+mod pump;
+pub mod record;
+pub(crate) mod spawn;
+mod stop;
+pub mod supervised;
+mod tree;
+
+pub use identity::ProcessIdentity;
+pub use keeper::keeper_main;
+pub use protocol::{
+    CgroupPreference, EndCause, Exit, KeeperSpec, OnHostLoss, Progress, RunEnd, RunOutcome, SpawnFailure,
+    SpawnFailureKind,
+};
+pub use record::{KeeperState, LivingKeeper, recover_keeper};
+pub use supervised::{Control, KeeperProgram, RunReport, SpawnError, Supervised};

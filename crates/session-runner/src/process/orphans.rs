@@ -1,0 +1,111 @@
+//! Ending a tree whose keeper is dead. Its processes are known by what they were born with: the run's id in
+//! their environment, and the run's cgroup.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+
+use camino::Utf8Path;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::getpid;
+use session_core::RunId;
+
+use super::cgroup::RunCgroup;
+use super::identity::{ProcessIdentity, boot_id};
+use super::tree;
+use crate::workspace::environment::RUN_ID_VARIABLE;
+
+/// How often the whole tree is looked for and killed before what is left is taken to hang in the kernel.
+const ROUNDS: usize = 300;
+/// The longest wait of one round, in milliseconds.
+const ROUND_MS: u64 = 100;
+/// So often nothing must be found in a row: a process can be forked just behind our back.
+const EMPTY_ROUNDS: usize = 2;
+/// The most processes whose end is waited for at once; the next round sees to the others.
+const WAIT_AT_ONCE: usize = 256;
+
+/// What came of ending a tree without its keeper.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OrphansEnded {
+    /// How many processes were found and killed.
+    pub killed: usize,
+    /// How many of them are still there, hanging in the kernel.
+    pub survivors: usize,
+}
+
+/// Kills every process of the run, and returns when none is left, or after a bound. Blocks: on a runtime, call
+/// it from a thread that may.
+///
+/// It finds processes with `ROOMETTE_RUN_ID=<run>` in their environment, those in the run's cgroup (if a
+/// keeper recorded one), and everything below either. One that cleared its environment and left its parents,
+/// on a machine without a writable cgroup, is not found. The caller itself is never killed.
+pub fn end_run(run: RunId, cgroup: Option<&Utf8Path>) -> io::Result<OrphansEnded> {
+    let group = cgroup.and_then(|path| RunCgroup::recorded(path, run));
+    let mut killed = HashSet::new();
+    let mut empty = 0;
+    let mut left = Vec::new();
+    for _ in 0..ROUNDS {
+        left = find(run, group.as_ref())?;
+        if left.is_empty() {
+            empty += 1;
+            if empty == EMPTY_ROUNDS {
+                break;
+            }
+            continue;
+        }
+        empty = 0;
+        if let Some(group) = &group
+            && !group.members().contains(&getpid().as_raw_pid())
+        {
+            // What follows works without it.
+            let _not_possible = group.kill();
+        }
+        let found = tree::kill(|| find(run, group.as_ref()))?;
+        wait_for_ends(&found)?;
+        killed.extend(found);
+    }
+    if let Some(group) = &group {
+        group.remove();
+    }
+    Ok(OrphansEnded { killed: killed.len(), survivors: left.len() })
+}
+
+/// The living processes of the run, without the caller.
+fn find(run: RunId, group: Option<&RunCgroup>) -> io::Result<Vec<ProcessIdentity>> {
+    let marker = format!("{RUN_ID_VARIABLE}={run}");
+    let me = getpid().as_raw_pid();
+    let boot = boot_id()?;
+    let stats = tree::all()?;
+    let members: HashSet<i32> = group.map(RunCgroup::members).unwrap_or_default().into_iter().collect();
+    let is_of_run =
+        |pid: i32| pid != me && (members.contains(&pid) || has_in_environment(pid, marker.as_bytes()));
+    let mut found: Vec<_> = stats.iter().filter(|stat| is_of_run(stat.pid)).copied().collect();
+    let roots: Vec<i32> = found.iter().map(|stat| stat.pid).collect();
+    found.extend(tree::below(&stats, &roots));
+    found.retain(|stat| stat.pid != me && !stat.has_ended());
+    Ok(found.iter().map(|stat| stat.identity(&boot)).collect())
+}
+
+/// One whose environment we may not read is not ours, or is found as a descendant.
+fn has_in_environment(pid: i32, marker: &[u8]) -> bool {
+    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    environment.split(|byte| *byte == 0).any(|pair| pair == marker)
+}
+
+fn wait_for_ends(processes: &HashSet<ProcessIdentity>) -> io::Result<()> {
+    let mut pidfds = Vec::new();
+    for process in processes.iter().take(WAIT_AT_ONCE) {
+        pidfds.extend(process.pidfd()?);
+    }
+    let bound = Timespec { tv_sec: 0, tv_nsec: i64::try_from(ROUND_MS * 1_000_000).unwrap_or_default() };
+    for pidfd in &pidfds {
+        // One by one: all of them have to end, in any order.
+        let mut waiting = [PollFd::new(pidfd, PollFlags::IN)];
+        match poll(&mut waiting, Some(&bound)) {
+            Ok(0) => break,
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,87 @@
+//! The one place where processes are started: always with a directory, a clean environment and no stdin by
+//! accident.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, Stdio};
+
+use camino::Utf8Path;
+use rustix::io::Errno;
+
+use super::protocol::{KeeperSpec, SpawnFailure, SpawnFailureKind};
+
+/// A command that inherits nothing: no environment, no stdin.
+#[expect(clippy::disallowed_methods, reason = "the one place where processes are started")]
+pub(super) fn command(program: impl AsRef<std::ffi::OsStr>, directory: &Utf8Path) -> Command {
+    let mut command = Command::new(program);
+    command.env_clear().current_dir(directory).stdin(Stdio::null());
+    command
+}
+
+/// A keeper: its pipes are all that it gets.
+#[expect(clippy::disallowed_methods, reason = "the one place where processes are started")]
+pub(super) fn keeper(program: &Utf8Path, arguments: &[String], stderr: Stdio) -> tokio::process::Command {
+    let mut command = tokio::process::Command::new(program);
+    command
+        .args(arguments)
+        .env_clear()
+        .current_dir("/")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(stderr);
+    command
+}
+
+/// Puts the same program in the place of the calling one. Returns only if that fails.
+#[expect(clippy::disallowed_methods, reason = "the one place where processes are started")]
+pub(super) fn replace_self(arguments: Vec<OsString>) -> io::Error {
+    let mut arguments = arguments.into_iter();
+    let name = arguments.next().unwrap_or_default();
+    Command::new("/proc/self/exe").arg0(name).args(arguments).env_clear().exec()
+}
+
+/// The program of a run, leader of a process group of its own.
+pub(super) fn child(spec: &KeeperSpec) -> Result<std::process::Child, SpawnFailure> {
+    let Some((program, arguments)) = spec.argv.split_first() else {
+        return Err(SpawnFailure { kind: SpawnFailureKind::Spec, message: "argv is empty".into() });
+    };
+    // Asked beforehand: the error of the start itself does not say which of the two paths it means.
+    match fs::metadata(&spec.cwd) {
+        Ok(metadata) if metadata.is_dir() => {}
+        Ok(_) => return Err(bad_directory(spec, "it is not a directory")),
+        Err(error) => return Err(bad_directory(spec, &reason(&error))),
+    }
+    command(program, &spec.cwd)
+        .args(arguments)
+        .envs(spec.env.iter().map(|(name, value)| (name, value)))
+        .process_group(0)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| failure(program, &error))
+}
+
+fn bad_directory(spec: &KeeperSpec, why: &str) -> SpawnFailure {
+    let message = format!("cannot start in {}: {why}", spec.cwd);
+    SpawnFailure { kind: SpawnFailureKind::WorkingDirectory, message }
+}
+
+fn failure(program: &str, error: &io::Error) -> SpawnFailure {
+    let kind = match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::NOENT | Errno::NOTDIR) => SpawnFailureKind::NotFound,
+        Some(Errno::ACCESS | Errno::PERM) => SpawnFailureKind::Permission,
+        Some(Errno::TOOBIG) => SpawnFailureKind::TooLong,
+        Some(Errno::AGAIN | Errno::NOMEM | Errno::MFILE | Errno::NFILE) => SpawnFailureKind::Exhausted,
+        _ => SpawnFailureKind::Other,
+    };
+    let shown: String = program.chars().take(200).collect();
+    SpawnFailure { kind, message: format!("cannot start {shown:?}: {}", reason(error)) }
+}
+
+/// What the system says, without the number.
+pub(crate) fn reason(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_lowercase()
+}

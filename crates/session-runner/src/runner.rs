@@ -1,0 +1,272 @@
+//! The runner: claims runs, has each executed, keeps the claims alive, passes orders on, and leaves in order.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use camino::Utf8PathBuf;
+use session_core::affinity::RunnerProfile;
+use session_core::error::StoreError;
+use session_core::ports::{ClaimedRun, Directive};
+use session_core::run::{Fence, StopMode};
+use session_core::wake::Topic;
+use session_core::{RunId, RunnerId, SessionId};
+use session_manager::Coordinator;
+use session_manager::recovery::OnHostLoss;
+use session_manager::registry::Registry;
+use tokio::sync::mpsc;
+use tokio::task::{self, JoinSet};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use crate::executors::command::{Execution, Start};
+use crate::executors::Order;
+use crate::progress::Progress;
+use crate::recover::Recovery;
+use crate::workspace::Layout;
+
+/// Settings of a runner.
+#[derive(Debug, Clone)]
+pub struct RunnerOptions {
+    /// How many runs execute at once.
+    pub runs_at_once: usize,
+    /// Between asking a process to end and forcing it.
+    pub grace: Duration,
+    /// The largest size of one log file, in bytes.
+    pub log_max_bytes: u64,
+    /// How many log files are kept, the current one included.
+    pub log_files: u32,
+    /// What becomes of running processes when this process goes away.
+    pub on_host_loss: OnHostLoss,
+    /// The program that keeps each run.
+    pub keeper: Keeper,
+    /// How often claims that ran out are looked for.
+    pub reap_every: Duration,
+}
+
+/// The program that keeps each run.
+#[derive(Debug, Clone)]
+pub struct Keeper {
+    /// Its path.
+    pub program: Utf8PathBuf,
+    /// Its arguments.
+    pub arguments: Vec<String>,
+}
+
+/// After a failed look into the queue, the next one comes after this long.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// How many orders may wait for one execution: each kind is passed on once.
+const ORDERS_MAX: usize = 8;
+
+/// Claims runs and has each executed.
+pub struct Runner {
+    coordinator: Coordinator,
+    layout: Layout,
+    profile: RunnerProfile,
+    options: Arc<RunnerOptions>,
+    progress: Progress,
+    registry: Registry<mpsc::Sender<Order>>,
+    executions: JoinSet<()>,
+    /// Which run each task executes.
+    tasks: HashMap<task::Id, RunId>,
+    retry_at: Option<Instant>,
+}
+
+impl Runner {
+    /// A runner for this machine.
+    #[must_use]
+    pub fn new(coordinator: Coordinator, layout: Layout, profile: RunnerProfile, options: RunnerOptions) -> Self {
+        let registry = Registry::new(options.runs_at_once, coordinator.lease());
+        Self {
+            coordinator,
+            layout,
+            profile,
+            options: Arc::new(options),
+            progress: Progress::default(),
+            registry,
+            executions: JoinSet::new(),
+            tasks: HashMap::new(),
+            retry_at: None,
+        }
+    }
+
+    /// How far its runs are.
+    #[must_use]
+    pub fn progress(&self) -> Progress {
+        self.progress.clone()
+    }
+
+    /// Goes on with what was recovered and works the queue off, until `stop`; then ends what runs (or leaves it
+    /// to the next host, as set) and returns when no execution is left.
+    pub async fn run(mut self, recovery: Recovery, stop: CancellationToken) {
+        let mut queue = self.coordinator.listen(Topic::Queue);
+        let mut orders = self.coordinator.listen(Topic::Runner(self.id()));
+        let mut reap = interval_at(Instant::now() + self.options.reap_every, self.options.reap_every);
+        reap.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        for adopted in recovery.adopted {
+            self.begin(adopted.claimed, Start::Adopted(adopted.keeper));
+        }
+        for claimed in recovery.begun {
+            self.begin(claimed, Start::Fresh);
+        }
+        let mut leaving = false;
+        loop {
+            if !leaving {
+                self.claim().await;
+            } else if self.executions.is_empty() {
+                return;
+            }
+            let renewal = self.renewal();
+            tokio::select! {
+                () = stop.cancelled(), if !leaving => {
+                    leaving = true;
+                    self.leave();
+                }
+                Some(ended) = self.executions.join_next_with_id(), if !self.executions.is_empty() => self.ended(ended),
+                () = queue.woken(), if !leaving => {}
+                () = orders.woken() => self.pass_orders().await,
+                () = at(renewal) => self.renew().await,
+                () = at(self.retry_at), if !leaving => self.retry_at = None,
+                _ = reap.tick() => self.reap().await,
+            }
+        }
+    }
+
+    fn id(&self) -> RunnerId {
+        self.profile.id
+    }
+
+    /// Takes runs for as long as there is room and there are any.
+    async fn claim(&mut self) {
+        while self.registry.free() > 0 && self.retry_at.is_none() {
+            match self.coordinator.claim(&self.profile).await {
+                Ok(Some(claimed)) => self.begin(claimed, Start::Fresh),
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::warn!(error = &error as &dyn std::error::Error, "the queue cannot be read");
+                    self.retry_at = Some(Instant::now() + RETRY_AFTER);
+                }
+            }
+        }
+    }
+
+    fn begin(&mut self, claimed: ClaimedRun, start: Start) {
+        let (sender, orders) = mpsc::channel(ORDERS_MAX);
+        let (fence, session): (Fence, SessionId) = (claimed.run.fence(), claimed.session.id);
+        self.registry.hold(fence, session, sender, self.coordinator.env().now());
+        self.progress.begin(fence.run);
+        let execution = Execution {
+            coordinator: self.coordinator.clone(),
+            layout: self.layout.clone(),
+            options: Arc::clone(&self.options),
+            progress: self.progress.clone(),
+            orders,
+            fence,
+            session: claimed.session,
+            run: claimed.run,
+        };
+        let task = self.executions.spawn(execution.execute(start));
+        self.tasks.insert(task.id(), fence.run);
+    }
+
+    fn ended(&mut self, ended: Result<(task::Id, ()), task::JoinError>) {
+        let id = match ended {
+            Ok((id, ())) => id,
+            Err(error) => {
+                // The keeper ends with its lifeline, and the claim, no longer renewed, runs out.
+                tracing::error!(%error, "an execution failed");
+                error.id()
+            }
+        };
+        if let Some(run) = self.tasks.remove(&id) {
+            self.registry.release(run);
+            self.progress.end(run);
+        }
+    }
+
+    fn renewal(&self) -> Option<Instant> {
+        let deadline = self.registry.next_deadline()?;
+        let wait = deadline.duration_since(self.coordinator.env().now());
+        Some(Instant::now() + Duration::try_from(wait).unwrap_or_default())
+    }
+
+    async fn renew(&mut self) {
+        for fence in self.registry.due(self.coordinator.env().now()) {
+            match self.coordinator.renew(fence).await {
+                Ok(Directive::Continue) => {}
+                Ok(Directive::Stop(mode)) => self.order(fence.run, mode),
+                Err(StoreError::Fenced { .. } | StoreError::UnknownRun(_) | StoreError::Transition(_)) => {
+                    tracing::warn!(run = %fence.run, "the run belongs to another claim; its processes are ended");
+                    self.order(fence.run, StopMode::Kill);
+                }
+                Err(error) => {
+                    tracing::warn!(
+                        run = %fence.run,
+                        error = &error as &dyn std::error::Error,
+                        "a claim could not be renewed"
+                    );
+                }
+            }
+        }
+    }
+
+    async fn pass_orders(&mut self) {
+        match self.coordinator.store().in_flight(self.id()).await {
+            Ok(runs) => {
+                for run in runs {
+                    if let Some(stop) = run.stop {
+                        self.order(run.id, stop.mode);
+                    }
+                }
+            }
+            // The next renewal brings them as well.
+            Err(error) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "orders could not be read");
+            }
+        }
+    }
+
+    fn order(&mut self, run: RunId, mode: StopMode) {
+        if let Some(handle) = self.registry.order(run, mode) {
+            send(handle, Order::Stop(mode));
+        }
+    }
+
+    /// Tells every execution that this process goes away.
+    fn leave(&self) {
+        let order = match self.options.on_host_loss {
+            OnHostLoss::End => Order::HostEnds,
+            OnHostLoss::Adopt => Order::Leave,
+        };
+        for held in self.registry.iter() {
+            send(&held.handle, order);
+        }
+    }
+
+    async fn reap(&self) {
+        match self.coordinator.reap().await {
+            Ok(reaped) => {
+                for run in reaped {
+                    tracing::info!(run = %run.id, state = %run.state.phase(), "a claim ran out");
+                }
+            }
+            Err(error) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "claims could not be checked");
+            }
+        }
+    }
+}
+
+/// An execution that has no room for an order has enough of them, and one that is gone needs none.
+fn send(handle: &mpsc::Sender<Order>, order: Order) {
+    if let Err(error) = handle.try_send(order) {
+        tracing::debug!(%error, "an order was not needed any more");
+    }
+}
+
+async fn at(instant: Option<Instant>) {
+    match instant {
+        Some(instant) => sleep_until(instant).await,
+        None => std::future::pending().await,
+    }
+}
