@@ -215,10 +215,13 @@ pub async fn a_binding_is_written_once(f: &Fixture) {
     refuse(next.run.fence()).await;
 }
 
+/// One of the states in which a run is held.
+type Held = fn(Lease) -> RunState;
+
 /// A lease is prolonged from now on, also when it has run out and nobody noticed; nothing else changes.
 pub async fn renewal_prolongs_the_lease(f: &Fixture) {
     let runner = f.new_runner();
-    let phases: [(RunPhase, fn(Lease) -> RunState); 3] = [
+    let phases: [(RunPhase, Held); 3] = [
         (RunPhase::Claimed, RunState::Claimed),
         (RunPhase::Starting, RunState::Starting),
         (RunPhase::Running, RunState::Running),

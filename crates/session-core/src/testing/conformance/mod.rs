@@ -2,9 +2,15 @@
 //!
 //! In a crate with tokio (`macros`, `rt`) among its dev-dependencies:
 //!
-//! ```ignore
-//! async fn memory() -> Arc<dyn Store> { Arc::new(MemoryStore::new()) }
+//! ```
+//! use std::sync::Arc;
+//! use session_core::{Store, testing::MemoryStore};
+//!
+//! async fn memory() -> Arc<dyn Store> {
+//!     Arc::new(MemoryStore::new())
+//! }
 //! session_core::conformance_suite!(memory);
+//! # fn main() {}
 //! ```
 //!
 //! makes one `#[tokio::test]` a case, in one module a port. The function is called once a case and gives an *empty*

@@ -1,0 +1,175 @@
+//! Reading the events: one message each, whatever they hold.
+
+use serde_json::{Map, Value};
+
+use super::{History, Mended, Message, Part, Repair, Role, decode_string};
+use crate::event::{Event, EventKind, Seq};
+
+/// Reads the conversation out of a log, one message an event, as it stands there: not yet a valid transcript.
+///
+/// The summary that covers the most stands, as the system's first message, for all that it covers. One without a text or
+/// without a place in the log stands for nothing.
+#[must_use]
+pub fn fold(events: &[Event]) -> History {
+    let mut history = History::default();
+    let summary = events.iter().filter_map(Summary::read).max_by_key(|summary| (summary.upto, summary.seq));
+    let behind = summary.as_ref().map_or(Seq::START, |summary| summary.upto);
+    if let Some(Summary { seq, text, .. }) = summary {
+        history.messages.push(Message { seq, role: Role::System, parts: vec![Part::Text(text)] });
+    }
+    for event in events.iter().filter(|event| event.seq > behind) {
+        let (role, part) = match &event.body.kind {
+            EventKind::Message => message(event, &mut history.repairs),
+            EventKind::Thought => {
+                part(event, &mut history.repairs, |fields| Some(Part::Thought(text(fields)?)))
+            }
+            EventKind::ToolCall => part(event, &mut history.repairs, tool_call),
+            EventKind::ToolResult => part(event, &mut history.repairs, tool_result),
+            EventKind::Summary => {
+                if Summary::read(event).is_none() {
+                    history.repairs.push(Repair { seq: event.seq, done: Mended::UnreadableDropped });
+                }
+                continue;
+            }
+            EventKind::SessionCreated
+            | EventKind::SessionState
+            | EventKind::SessionLabel
+            | EventKind::RunState
+            | EventKind::Bound
+            | EventKind::Plan
+            | EventKind::Usage
+            | EventKind::Permission
+            | EventKind::Error
+            | EventKind::Result
+            | EventKind::Warning
+            | EventKind::Other(_) => continue,
+        };
+        if let Some(part) = part {
+            history.messages.push(Message { seq: event.seq, role, parts: vec![part] });
+        }
+    }
+    history
+}
+
+/// A summary that can stand for what it covers.
+struct Summary {
+    seq: Seq,
+    upto: Seq,
+    text: String,
+}
+
+impl Summary {
+    fn read(event: &Event) -> Option<Self> {
+        if event.body.kind != EventKind::Summary {
+            return None;
+        }
+        let (fields, _) = fields(event)?;
+        let upto = Seq(fields.get("upto")?.as_u64()?);
+        let text = text(&fields).filter(|text| !text.is_empty())?;
+        // What comes after the summary cannot have been summed up.
+        Some(Self { seq: event.seq, upto: upto.min(Seq(event.seq.0.saturating_sub(1))), text })
+    }
+}
+
+/// The fields of an event's payload, and whether it was encoded twice.
+fn fields(event: &Event) -> Option<(Map<String, Value>, bool)> {
+    let value = event.body.payload.value().ok()?;
+    let inner = decode_string(&value);
+    let decoded = inner.is_some();
+    match inner.unwrap_or(value) {
+        Value::Object(fields) => Some((fields, decoded)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => None,
+    }
+}
+
+fn text(fields: &Map<String, Value>) -> Option<String> {
+    Some(fields.get("text")?.as_str()?.into())
+}
+
+/// An entry of the agent: what cannot be read is dropped.
+fn part(
+    event: &Event,
+    repairs: &mut Vec<Repair>,
+    read: impl FnOnce(&Map<String, Value>) -> Option<Part>,
+) -> (Role, Option<Part>) {
+    let read = fields(event).and_then(|(fields, decoded)| Some((read(&fields)?, decoded)));
+    let done = match read {
+        Some((_, false)) => None,
+        Some((_, true)) => Some(Mended::PayloadDecoded),
+        None => Some(Mended::UnreadableDropped),
+    };
+    repairs.extend(done.map(|done| Repair { seq: event.seq, done }));
+    let part = read.map(|(part, _)| part);
+    (if matches!(part, Some(Part::ToolResult { .. })) { Role::Tool } else { Role::Assistant }, part)
+}
+
+fn tool_call(fields: &Map<String, Value>) -> Option<Part> {
+    let name = fields.get("name")?.as_str().filter(|name| !name.is_empty())?.into();
+    let input = fields.get("input").cloned().unwrap_or_else(|| Value::Object(Map::new()));
+    Some(Part::ToolCall { id: id(fields)?, name, input })
+}
+
+fn tool_result(fields: &Map<String, Value>) -> Option<Part> {
+    let output = fields.get("output").cloned().unwrap_or_default();
+    let is_error = fields.get("is_error").and_then(Value::as_bool).unwrap_or_default();
+    Some(Part::ToolResult { id: id(fields)?, output, is_error })
+}
+
+/// Frameworks number their calls too.
+fn id(fields: &Map<String, Value>) -> Option<String> {
+    match fields.get("id")? {
+        Value::String(id) if !id.is_empty() => Some(id.clone()),
+        Value::Number(id) => Some(id.to_string()),
+        Value::Null | Value::Bool(_) | Value::String(_) | Value::Array(_) | Value::Object(_) => None,
+    }
+}
+
+/// Something that was said: what cannot be read is the user's, unless it says otherwise.
+fn message(event: &Event, repairs: &mut Vec<Repair>) -> (Role, Option<Part>) {
+    let raw = event.body.payload.as_str();
+    let mut mended = |done| repairs.push(Repair { seq: event.seq, done });
+    let Some((fields, decoded)) = fields(event) else {
+        if raw.is_empty() || torn_of_another(raw) {
+            mended(Mended::UnreadableDropped);
+            return (Role::Assistant, None);
+        }
+        mended(Mended::UnreadableKept);
+        return (Role::User, Some(Part::Text(raw.into())));
+    };
+    let role = match fields.get("role").and_then(Value::as_str) {
+        Some("assistant") => Role::Assistant,
+        Some("system") => Role::System,
+        Some("tool") => Role::Tool,
+        Some(_) | None => Role::User,
+    };
+    let known = fields.get("role").and_then(Value::as_str) == Some("user") || role != Role::User;
+    match text(&fields) {
+        Some(text) => {
+            if decoded {
+                mended(Mended::PayloadDecoded);
+            }
+            if !known {
+                mended(Mended::UnreadableKept);
+            }
+            (role, Some(Part::Text(text)))
+        }
+        None if role == Role::User => {
+            mended(Mended::UnreadableKept);
+            (role, Some(Part::Text(raw.into())))
+        }
+        None => {
+            mended(Mended::UnreadableDropped);
+            (role, None)
+        }
+    }
+}
+
+/// Whether a torn payload begins by saying that it is not the user's.
+fn torn_of_another(raw: &str) -> bool {
+    fn behind<'t>(text: &'t str, token: &str) -> Option<&'t str> {
+        text.trim_start().strip_prefix(token)
+    }
+    let role = behind(raw, "{").and_then(|rest| behind(rest, "\"role\"")).and_then(|rest| behind(rest, ":"));
+    let others = ["\"assistant\"", "\"system\"", "\"tool\""];
+    role.is_some_and(|rest| others.iter().any(|other| behind(rest, other).is_some()))
+}
