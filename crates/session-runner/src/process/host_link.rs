@@ -71,9 +71,8 @@ impl HostLink {
         while self.is_open {
             match self.read_more() {
                 Ok(true) => {}
-                Ok(false) => self.is_open = false,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(_) => self.is_open = false,
+                Ok(false) | Err(_) => self.is_open = false,
             }
             while let Some(line) = take_line(&mut self.incoming) {
                 heard.push(serde_json::from_slice(&line).map_or(Heard::Unknown, Heard::Order));

@@ -6,8 +6,7 @@ use std::io::{self, Write as _};
 use camino::{Utf8Path, Utf8PathBuf};
 use rustix::process::Signal;
 use session_core::RunId;
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
+use tokio::net::unix::pipe::Receiver;
 
 use super::identity::ProcessIdentity;
 use super::protocol::{KeeperRecord, RunOutcome};
@@ -81,7 +80,8 @@ impl LivingKeeper {
     /// Waits until it has ended and says what it left: [`KeeperState::Ended`] or [`KeeperState::Gone`].
     pub async fn wait(&self) -> io::Result<KeeperState> {
         if let Some(pidfd) = self.record.keeper.pidfd()? {
-            AsyncFd::register_with_interest(pidfd, Interest::READABLE)?.readable().await?.retain_ready();
+            // A pidfd is no pipe, but all that is asked of tokio is when it becomes readable.
+            Receiver::from_owned_fd_unchecked(pidfd)?.readable().await?;
         }
         recover_keeper(&self.state_file, self.record.run)
     }

@@ -208,12 +208,11 @@ impl Ending {
         }
         match self.phase {
             Phase::Running => self.terminate(EndCause::TimedOut, self.grace_ms, now),
-            Phase::Terminating { .. } => Some(self.kill(now)),
             Phase::Killing { give_up_at, .. } if now >= give_up_at => {
                 self.phase = Phase::Draining { until: now.saturating_add(DRAIN_BOUND_MS) };
                 self.finish_when_drained()
             }
-            Phase::Killing { .. } => Some(self.kill(now)),
+            Phase::Terminating { .. } | Phase::Killing { .. } => Some(self.kill(now)),
             Phase::Draining { .. } => {
                 self.phase = Phase::Over;
                 Some(Action::Finish)

@@ -3,14 +3,10 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use rustix::fs::inotify;
-use rustix::io::Errno;
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
+use tokio::net::unix::pipe::Receiver;
 
 use super::reader::{LINE_BYTES, LastLines, Start, age_of, inode, open_files, open_for_reading};
 use super::record::LogRecord;
@@ -18,6 +14,8 @@ use super::rotated;
 
 /// How much of a file is read at once.
 const READ_BYTES: usize = 64 << 10;
+/// Room for the kernel's notifications.
+const EVENT_BYTES: usize = 4 << 10;
 /// The most records that one call of [`LogFollower::next`] gives.
 const BATCH_RECORDS: usize = 4096;
 
@@ -26,7 +24,8 @@ const BATCH_RECORDS: usize = 4096;
 #[derive(Debug)]
 pub struct LogFollower {
     log: Utf8PathBuf,
-    notify: AsyncFd<OwnedFd>,
+    /// The kernel's notifications: not a pipe, but tokio reads it as one.
+    notify: Receiver,
     /// Read at the start, to find out what the last lines are.
     first: VecDeque<LogRecord>,
     /// The oldest first. The last one is, or was, the newest file.
@@ -58,7 +57,7 @@ impl LogFollower {
         };
         Ok(Self {
             log: log.to_owned(),
-            notify: AsyncFd::register_with_interest(notify, Interest::READABLE)?,
+            notify: Receiver::from_owned_fd_unchecked(notify)?,
             first,
             files,
             lost: false,
@@ -72,10 +71,15 @@ impl LogFollower {
             if !records.is_empty() {
                 return Ok(records);
             }
-            let mut ready = self.notify.readable().await?;
-            // What the events say does not matter; the files are looked at anyway.
-            if let Ok(drained) = ready.try_io(|notify| drain(notify.get_ref())) {
-                drained?;
+            self.notify.readable().await?;
+            // What the notifications say does not matter; the files are looked at anyway.
+            let mut events = [0; EVENT_BYTES];
+            loop {
+                match self.notify.try_read(&mut events) {
+                    Ok(_) => {}
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    Err(error) => return Err(error),
+                }
             }
         }
     }
@@ -122,21 +126,17 @@ impl LogFollower {
             last.put_aside = true;
             return Ok(true);
         }
-        match age {
-            Some(age) => {
-                let newer = open_for_reading(&rotated(&self.log, age.saturating_sub(1)))?;
-                // One more rotation in between, and what was opened is not the next file: look again.
-                if age_of(&self.log, last.inode)? != Some(age) {
-                    return Ok(true);
-                }
-                self.go_on_with(newer)
-            }
-            None => {
-                let all = open_files(&self.log)?;
-                self.lost |= !all.is_empty();
-                self.go_on_with(all.into_iter().next())
-            }
+        let Some(age) = age else {
+            let all = open_files(&self.log)?;
+            self.lost |= !all.is_empty();
+            return self.go_on_with(all.into_iter().next());
+        };
+        let newer = open_for_reading(&rotated(&self.log, age.saturating_sub(1)))?;
+        // One more rotation in between, and what was opened is not the next file: look again.
+        if age_of(&self.log, last.inode)? != Some(age) {
+            return Ok(true);
         }
+        self.go_on_with(newer)
     }
 
     fn go_on_with(&mut self, file: Option<File>) -> io::Result<bool> {
@@ -205,18 +205,4 @@ fn last_lines(files: &mut VecDeque<Followed>, lines: usize) -> io::Result<VecDeq
         found = last.records;
     }
     Ok(found)
-}
-
-/// Takes all events off the queue.
-fn drain(notify: &OwnedFd) -> io::Result<()> {
-    let mut buffer = [MaybeUninit::uninit(); 4096];
-    let mut events = inotify::Reader::new(notify, &mut buffer);
-    loop {
-        match events.next() {
-            Ok(_) | Err(Errno::INTR) => {}
-            // All of them are taken: tokio is to wait for the next.
-            Err(Errno::AGAIN) => return Err(io::ErrorKind::WouldBlock.into()),
-            Err(error) => return Err(error.into()),
-        }
-    }
 }

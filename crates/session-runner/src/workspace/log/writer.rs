@@ -216,17 +216,14 @@ impl Unfinished {
     /// Makes records of all lines that end in `bytes`, and of pieces that are long enough.
     fn split(&mut self, bytes: &[u8], prefixes: &Prefixes, batch: &mut Vec<u8>) {
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
-            match piece.strip_suffix(b"\n") {
-                Some(end_of_line) => {
-                    let rest = self.cut(end_of_line, prefixes, batch);
-                    prefixes.append(true, [&self.held, rest], batch);
-                    self.held.clear();
-                    self.begun = false;
-                }
-                None => {
-                    let rest = self.cut(piece, prefixes, batch);
-                    self.held.extend_from_slice(rest);
-                }
+            if let Some(end_of_line) = piece.strip_suffix(b"\n") {
+                let rest = self.cut(end_of_line, prefixes, batch);
+                prefixes.append(true, [&self.held, rest], batch);
+                self.held.clear();
+                self.begun = false;
+            } else {
+                let rest = self.cut(piece, prefixes, batch);
+                self.held.extend_from_slice(rest);
             }
         }
     }
