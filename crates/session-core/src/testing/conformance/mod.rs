@@ -28,6 +28,7 @@ pub mod identity;
 pub mod leases;
 pub mod listing;
 pub mod queue;
+pub mod races;
 pub mod sessions;
 pub mod stops;
 pub mod wakes;
@@ -196,6 +197,17 @@ macro_rules! conformance_cases {
             a_session_wakes_for_every_entry_of_its_log
             a_session_wakes_for_what_others_do_to_it
         }
+        $crate::conformance_group! { $use $($make)? => races:
+            renewal_and_reaping_agree
+            an_end_and_reaping_agree
+            a_takeover_and_an_end_agree
+            a_claim_and_a_stop_agree
+            a_claim_and_a_termination_agree
+            enqueueing_and_a_termination_agree
+            enqueueing_and_idling_agree
+            nothing_is_appended_after_the_end
+            an_end_and_a_failure_of_two_dependencies_agree
+        }
     };
 }
 
@@ -249,6 +261,7 @@ mod tests {
             ("crews", crews::CASES, include_str!("crews.rs")),
             ("events", events::CASES, include_str!("events.rs")),
             ("wakes", wakes::CASES, include_str!("wakes.rs")),
+            ("races", races::CASES, include_str!("races.rs")),
         ];
     }
 

@@ -212,27 +212,35 @@ impl Draft {
 
     /// Ends a run, and deals with those that wait for it.
     pub(super) fn end(&mut self, id: RunId, ending: &Ending, now: Timestamp) -> StoreResult<()> {
+        let mut ends = vec![(id, ending.clone())];
+        while let Some((id, ending)) = ends.pop() {
+            let to = self.end_one(id, &ending, now)?;
+            let waiting: Vec<_> = self.data.waiting_for(id).map(|run| run.id).collect();
+            for next in waiting {
+                if to == RunPhase::Completed {
+                    self.run(next)?.waiting_for -= 1;
+                } else if ends.iter().all(|(other, _)| *other != next) {
+                    let message =
+                        format!("{id}, for which it waited, is {to}; enqueue it again when that is mended");
+                    let failed =
+                        Ending::because(EndKind::Failed, ReasonCode::DependencyFailed, None, message);
+                    ends.push((next, failed));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn end_one(&mut self, id: RunId, ending: &Ending, now: Timestamp) -> StoreResult<RunPhase> {
         let run = self.run(id)?;
-        let from = run.state.phase();
+        let (session, from) = (run.session, run.state.phase());
         let to = from.on(RunStep::End(ending.kind))?;
-        let session = run.session;
         run.stop = None;
         run.state = RunState::Ended { at: now, ending: ending.clone() };
         self.record(session, record::run_state(id, Some(from), to, Some(ending)), now);
         // A place in its crew may have become free, or a run that waited for it.
         self.wake_queue();
-        let waiting: Vec<_> = self.data.waiting_for(id).map(|run| run.id).collect();
-        for next in waiting {
-            if to == RunPhase::Completed {
-                self.run(next)?.waiting_for -= 1;
-            } else if self.run(next)?.state.phase() == RunPhase::Pending {
-                let message =
-                    format!("{id}, for which it waited, is {to}; enqueue it again when that is mended");
-                let failed = Ending::because(EndKind::Failed, ReasonCode::DependencyFailed, None, message);
-                self.end(next, &failed, now)?;
-            }
-        }
-        Ok(())
+        Ok(to)
     }
 
     /// Records that the end of a run in flight is asked for. An order never becomes softer.
