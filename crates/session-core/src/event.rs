@@ -137,7 +137,7 @@ pub enum PayloadError {
 /// What kind of thing happened.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum EventKind {
-    /// The session was made. `{workspace, project?, label?, previous?, generation?}`
+    /// The session was made. `{workspace, project?, label?, agent?, parent?, generation?, previous?}`
     SessionCreated,
     /// The session changed its state. `{from, to, reason?}`
     SessionState,
@@ -165,7 +165,7 @@ pub enum EventKind {
     Error,
     /// What a run came to. `{last_line?, stdout_bytes, stderr_bytes, …}`
     Result,
-    /// A summary that stands for earlier events.
+    /// A summary that stands for the events up to number `upto`. `{text, upto}`
     Summary,
     /// A budget is nearly spent.
     Warning,

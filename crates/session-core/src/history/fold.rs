@@ -136,13 +136,13 @@ fn message(event: &Event, repairs: &mut Vec<Repair>) -> (Role, Option<Part>) {
         mended(Mended::UnreadableKept);
         return (Role::User, Some(Part::Text(raw.into())));
     };
-    let role = match fields.get("role").and_then(Value::as_str) {
-        Some("assistant") => Role::Assistant,
-        Some("system") => Role::System,
-        Some("tool") => Role::Tool,
-        Some(_) | None => Role::User,
+    let (role, known) = match fields.get("role").and_then(Value::as_str) {
+        Some("user") => (Role::User, true),
+        Some("assistant") => (Role::Assistant, true),
+        Some("system") => (Role::System, true),
+        Some("tool") => (Role::Tool, true),
+        Some(_) | None => (Role::User, false),
     };
-    let known = fields.get("role").and_then(Value::as_str) == Some("user") || role != Role::User;
     match text(&fields) {
         Some(text) => {
             if decoded {

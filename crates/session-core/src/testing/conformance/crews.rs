@@ -199,7 +199,7 @@ pub async fn a_failure_takes_along_what_waits_for_it(f: &Fixture) {
     ];
     for ending in endings {
         let [top, left, right, bottom, tail, apart] =
-            enqueue(f, None, [&[], &[0], &[0], &[1, 2], &[3], &[]]).await;
+            enqueue(f, None, [&[], &[0], &[0], &[1, 2], &[0, 3], &[]]).await;
         let before = f.snapshot(apart.session).await;
         let held = f.claim(&f.new_runner()).await.unwrap().run;
         assert_eq!(held.id, top.id);
