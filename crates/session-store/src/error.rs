@@ -6,7 +6,7 @@ use session_core::StoreError;
 use thiserror::Error;
 
 /// A database did not do what it was told. Its text never holds a parameter's value.
-#[derive(Debug, Error)]
+#[derive(Debug, Clone, Error)]
 #[error("{kind}: {message}{}", .code.as_ref().map(|code| format!(" ({code})")).unwrap_or_default())]
 pub struct DatabaseError {
     pub(crate) kind: Failure,

@@ -2,10 +2,25 @@
 
 #![forbid(unsafe_code)]
 
+#[macro_use]
+mod rows;
+#[macro_use]
+mod conn;
+mod claim;
+mod connect;
 mod error;
+mod events;
+mod identity;
+mod migrate;
 mod open;
+mod plan;
+mod postgres;
+mod runs;
+mod sessions;
 mod store;
+mod tx;
 mod url;
+mod writer;
 
 pub use error::DatabaseError;
 pub use open::{Durability, OpenError, OpenOptions};

@@ -1,4 +1,7 @@
-//! The store: opening, closing, and the ports.
+//! The store: how it is opened and closed, and which way each method of the ports takes.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
@@ -6,142 +9,359 @@ use session_core::affinity::RunnerProfile;
 use session_core::event::{Event, NewEvent, Payload, Seq};
 use session_core::ids::{RunId, RunnerId, SessionId, SessionRef};
 use session_core::names::Label;
-use session_core::ports::*;
-use session_core::run::*;
-use session_core::session::*;
+use session_core::ports::{
+    Appended, Author, ClaimedRun, Directive, EventStore, Listing, NewCrew, NewRun, Page, RunProgress,
+    RunStore, SessionFilter, SessionStore, Wakes,
+};
+use session_core::run::{Ending, Fence, Run, StopMode};
+use session_core::session::{Binding, ManagedSession, NewSession, OpenSession, Opened};
 use session_core::state::Trigger;
 use session_core::wake::{Listener, Topic, WakeHub};
 use session_core::{StoreError, StoreResult};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::{OpenError, OpenOptions, StoreUrl};
+use crate::conn::{Pool, Pooled};
+use crate::identity::{self, Looked};
+use crate::migrate::MIGRATIONS;
+use crate::open::{OpenError, OpenOptions};
+use crate::plan::Batch;
+use crate::postgres::{self, Lanes};
+use crate::url::StoreUrl;
+use crate::writer::{Asked, Job, QUEUE_MAX, Writer, ended};
+use crate::{claim, connect, events, runs, sessions, tx};
 
 /// A store on SQLite or PostgreSQL. Clones share everything.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct SqlStore {
-    hub: WakeHub,
+    inner: Arc<Inner>,
 }
 
-fn soon<T>() -> StoreResult<T> {
-    Err(StoreError::Unavailable("not there".into()))
+struct Inner {
+    pool: Pool,
+    hub: WakeHub,
+    writing: Writing,
+    /// Ends the tasks when the last clone goes, also when nobody closed the store.
+    stop: DropGuard,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// How this store writes.
+enum Writing {
+    /// Not at all.
+    No,
+    /// Through the one writer of an SQLite file.
+    Queue(mpsc::Sender<Job>),
+    /// In transactions of their own on PostgreSQL, and appends in groups.
+    Pool(Lanes),
 }
 
 impl SqlStore {
-    /// Opens a store to write: migrates it and starts its writer.
-    pub async fn open(url: &StoreUrl, _options: OpenOptions) -> Result<Self, OpenError> {
-        Err(OpenError::NoSchema(url.to_string()))
+    /// Opens a store to write: makes or migrates its schema, and starts its writer.
+    ///
+    /// Fails with the reason and leaves the store as it was. Must be called within a tokio runtime.
+    pub async fn open(url: &StoreUrl, options: OpenOptions) -> Result<Self, OpenError> {
+        let hub = WakeHub::default();
+        let stop = CancellationToken::new();
+        match url {
+            StoreUrl::Sqlite(file) => {
+                let connection = connect::sqlite_writer(file, options.durability, MIGRATIONS).await?;
+                let (sender, jobs) = mpsc::channel(QUEUE_MAX);
+                let writer = Writer::new(connection, jobs, hub.clone(), stop.clone(), file);
+                let tasks = vec![tokio::spawn(writer.run())];
+                let pool = Pool::Sqlite(connect::sqlite_readers(file));
+                Ok(Self::of(pool, hub, Writing::Queue(sender), stop, tasks))
+            }
+            StoreUrl::Postgres(url) => {
+                let (connection, options) = connect::postgres(url).await?;
+                connect::migrate_postgres(connection).await?;
+                let pool = connect::postgres_pool(options);
+                let (lanes, mut tasks) = Lanes::start(&pool, &hub, &stop);
+                tasks.push(tokio::spawn(postgres::listen(pool.clone(), hub.clone(), stop.clone())));
+                Ok(Self::of(Pool::Postgres(pool), hub, Writing::Pool(lanes), stop, tasks))
+            }
+        }
     }
-    /// Opens a store only to read, beside whoever writes it. Never writes or migrates.
+
+    /// Opens a store only to read, beside whoever writes it. Never writes and never migrates: `NoSchema`,
+    /// `SchemaOlder` or `SchemaNewer` where the schema is not this program's. Every writing method answers
+    /// [`StoreError::Unavailable`]. On SQLite, wake-ups have to be fed to [`wake_hub`](Self::wake_hub).
     pub async fn open_reader(url: &StoreUrl) -> Result<Self, OpenError> {
-        Err(OpenError::NoSchema(url.to_string()))
+        let hub = WakeHub::default();
+        let stop = CancellationToken::new();
+        match url {
+            StoreUrl::Sqlite(file) => {
+                let pool = connect::sqlite_readers(file);
+                connect::check_sqlite(&pool, file).await?;
+                Ok(Self::of(Pool::Sqlite(pool), hub, Writing::No, stop, Vec::new()))
+            }
+            StoreUrl::Postgres(address) => {
+                let (connection, options) = connect::postgres(address).await?;
+                connect::check_postgres(connection, &url.to_string()).await?;
+                let pool = connect::postgres_pool(options);
+                let listener = postgres::listen(pool.clone(), hub.clone(), stop.clone());
+                let tasks = vec![tokio::spawn(listener)];
+                Ok(Self::of(Pool::Postgres(pool), hub, Writing::No, stop, tasks))
+            }
+        }
     }
-    /// Finishes what was begun and closes.
-    pub async fn close(self) {}
-    /// The hub that passes this store's wake-ups on.
+
+    fn of(
+        pool: Pool,
+        hub: WakeHub,
+        writing: Writing,
+        stop: CancellationToken,
+        tasks: Vec<JoinHandle<()>>,
+    ) -> Self {
+        let inner = Inner { pool, hub, writing, stop: stop.drop_guard(), tasks: Mutex::new(tasks) };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Finishes what is in the queue, ends every task, and closes the connections. The other clones of this store
+    /// answer [`StoreError::Unavailable`] from then on.
+    pub async fn close(self) {
+        self.inner.stop.token().cancel();
+        let tasks = std::mem::take(&mut *self.inner.tasks.lock().unwrap_or_else(PoisonError::into_inner));
+        if let Pool::Sqlite(readers) = &self.inner.pool {
+            // Before the writer ends: a reader would hold up its last checkpoint.
+            readers.close().await;
+        }
+        for task in tasks {
+            if let Err(error) = task.await {
+                tracing::error!(%error, "a task of the store failed");
+            }
+        }
+        self.inner.pool.close().await;
+    }
+
+    /// The hub that passes this store's wake-ups on. What happened in another process can be told to it.
     #[must_use]
     pub fn wake_hub(&self) -> &WakeHub {
-        &self.hub
+        &self.inner.hub
+    }
+
+    async fn connection(&self) -> StoreResult<Pooled> {
+        self.inner.pool.acquire().await
+    }
+
+    /// Makes a change: all of it or nothing.
+    async fn change<T: Send + 'static>(&self, change: tx::Change<T>) -> StoreResult<T> {
+        match (&self.inner.writing, &self.inner.pool) {
+            (Writing::Queue(queue), _) => {
+                let (reply, answer) = oneshot::channel();
+                let job = Job::Change(Box::new(Asked { change, outcome: None, reply }));
+                queue.send(job).await.map_err(|_| ended())?;
+                answer.await.map_err(|_| ended())?
+            }
+            (Writing::Pool(_), Pool::Postgres(pool)) => postgres::change(pool, &self.inner.hub, change).await,
+            (Writing::Pool(_), Pool::Sqlite(_)) | (Writing::No, _) => Err(read_only()),
+        }
     }
 }
+
+impl fmt::Debug for SqlStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (database, writes) = match (&self.inner.pool, &self.inner.writing) {
+            (Pool::Sqlite(_), writing) => ("SQLite", !matches!(writing, Writing::No)),
+            (Pool::Postgres(_), writing) => ("PostgreSQL", !matches!(writing, Writing::No)),
+        };
+        f.debug_struct("SqlStore")
+            .field("database", &database)
+            .field("writes", &writes)
+            .finish_non_exhaustive()
+    }
+}
+
+fn read_only() -> StoreError {
+    StoreError::Unavailable("the store was opened only to read".into())
+}
+
+/// A change with its values: they are shared, because a transaction may have to be tried again.
+macro_rules! change {
+    ($store:expr, [$($value:ident),*], $tx:ident => $body:expr) => {{
+        $(let $value = Arc::new($value);)*
+        $store.change(Box::new(move |$tx| {
+            $(let $value = Arc::clone(&$value);)*
+            Box::pin(async move { $body.await })
+        }))
+    }};
+}
+
 #[async_trait]
 impl SessionStore for SqlStore {
-    async fn open(&self, _: OpenSession, _: Timestamp) -> StoreResult<Opened> {
-        soon()
+    async fn open(&self, request: OpenSession, now: Timestamp) -> StoreResult<Opened> {
+        let key = request.identity.key();
+        let looked = identity::look(&mut self.connection().await?.conn(), &request, key, now).await?;
+        match looked {
+            Looked::Found(found) => return Ok(found),
+            Looked::Stale { found, expires_at } => {
+                let session = found.session;
+                if change!(self, [], tx => identity::stamp(tx, key, session, now, expires_at)).await? {
+                    return Ok(Opened { expires_at, ..found });
+                }
+            }
+            Looked::Undecided => {}
+        }
+        change!(self, [request], tx => identity::open(tx, &request, now)).await
     }
-    async fn create(&self, _: NewSession, _: Timestamp) -> StoreResult<ManagedSession> {
-        soon()
+
+    async fn create(&self, new: NewSession, now: Timestamp) -> StoreResult<ManagedSession> {
+        change!(self, [new], tx => tx.create(&new, None, now)).await
     }
+
     async fn import(
         &self,
-        _: NewSession,
-        _: Vec<Event>,
-        _: Payload,
-        _: Timestamp,
+        new: NewSession,
+        events: Vec<Event>,
+        imported: Payload,
+        now: Timestamp,
     ) -> StoreResult<ManagedSession> {
-        soon()
+        change!(self, [new, events, imported], tx => sessions::import(tx, &new, &events, &imported, now))
+            .await
     }
-    async fn session(&self, _: SessionId) -> StoreResult<Option<ManagedSession>> {
-        soon()
+
+    async fn session(&self, id: SessionId) -> StoreResult<Option<ManagedSession>> {
+        sessions::session(&mut self.connection().await?.conn(), id).await
     }
-    async fn find(&self, _: &SessionRef, _: u32) -> StoreResult<Vec<SessionId>> {
-        soon()
+
+    async fn find(&self, name: &SessionRef, limit: u32) -> StoreResult<Vec<SessionId>> {
+        sessions::find(&mut self.connection().await?.conn(), name, limit).await
     }
-    async fn list(&self, _: &SessionFilter, _: &Page) -> StoreResult<Listing> {
-        soon()
+
+    async fn list(&self, filter: &SessionFilter, page: &Page) -> StoreResult<Listing> {
+        sessions::list(&mut self.connection().await?.conn(), filter, page).await
     }
-    async fn transition(&self, _: SessionId, _: Trigger, _: Timestamp) -> StoreResult<ManagedSession> {
-        soon()
+
+    async fn transition(
+        &self,
+        id: SessionId,
+        trigger: Trigger,
+        now: Timestamp,
+    ) -> StoreResult<ManagedSession> {
+        change!(self, [], tx => sessions::transition(tx, id, trigger, now)).await
     }
-    async fn relabel(&self, _: SessionId, _: Option<Label>, _: Timestamp) -> StoreResult<()> {
-        soon()
+
+    async fn relabel(&self, id: SessionId, label: Option<Label>, now: Timestamp) -> StoreResult<()> {
+        change!(self, [label], tx => sessions::relabel(tx, id, label.as_ref().as_ref(), now)).await
     }
-    async fn workspace_removed(&self, _: SessionId, _: Timestamp) -> StoreResult<()> {
-        soon()
+
+    async fn workspace_removed(&self, id: SessionId, now: Timestamp) -> StoreResult<()> {
+        change!(self, [], tx => sessions::workspace_removed(tx, id, now)).await
     }
-    async fn expire_identities(&self, _: Timestamp, _: u32) -> StoreResult<Vec<SessionId>> {
-        soon()
+
+    async fn expire_identities(&self, now: Timestamp, limit: u32) -> StoreResult<Vec<SessionId>> {
+        change!(self, [], tx => identity::expire(tx, now, limit)).await
     }
 }
+
 #[async_trait]
 impl RunStore for SqlStore {
-    async fn enqueue(&self, _: Vec<NewRun>, _: Option<NewCrew>, _: Timestamp) -> StoreResult<Vec<Run>> {
-        soon()
+    async fn enqueue(
+        &self,
+        batch: Vec<NewRun>,
+        crew: Option<NewCrew>,
+        now: Timestamp,
+    ) -> StoreResult<Vec<Run>> {
+        change!(self, [batch], tx => runs::enqueue(tx, &batch, crew, now)).await
     }
+
     async fn claim(
         &self,
-        _: &RunnerProfile,
-        _: SignedDuration,
-        _: Timestamp,
+        runner: &RunnerProfile,
+        lease: SignedDuration,
+        now: Timestamp,
     ) -> StoreResult<Option<ClaimedRun>> {
-        soon()
+        let runner = runner.clone();
+        change!(self, [runner], tx => claim::claim(tx, &runner, lease, now)).await
     }
-    async fn advance(&self, _: Fence, _: RunProgress, _: Timestamp) -> StoreResult<Run> {
-        soon()
+
+    async fn advance(&self, fence: Fence, to: RunProgress, now: Timestamp) -> StoreResult<Run> {
+        change!(self, [], tx => runs::advance(tx, fence, to, now)).await
     }
-    async fn bind(&self, _: Fence, _: Binding, _: Timestamp) -> StoreResult<()> {
-        soon()
+
+    async fn bind(&self, fence: Fence, binding: Binding, now: Timestamp) -> StoreResult<()> {
+        change!(self, [binding], tx => runs::bind(tx, fence, &binding, now)).await
     }
-    async fn renew(&self, _: Fence, _: SignedDuration, _: Timestamp) -> StoreResult<Directive> {
-        soon()
+
+    async fn renew(&self, fence: Fence, lease: SignedDuration, now: Timestamp) -> StoreResult<Directive> {
+        change!(self, [], tx => runs::renew(tx, fence, lease, now)).await
     }
-    async fn finish(&self, _: Fence, _: Ending, _: Option<Payload>, _: Timestamp) -> StoreResult<Run> {
-        soon()
+
+    async fn finish(
+        &self,
+        fence: Fence,
+        ending: Ending,
+        result: Option<Payload>,
+        now: Timestamp,
+    ) -> StoreResult<Run> {
+        change!(self, [ending, result], tx => {
+            runs::finish(tx, fence, &ending, result.as_ref().as_ref(), now)
+        })
+        .await
     }
-    async fn request_stop(&self, _: RunId, _: StopMode, _: Timestamp) -> StoreResult<Run> {
-        soon()
+
+    async fn request_stop(&self, run: RunId, mode: StopMode, now: Timestamp) -> StoreResult<Run> {
+        change!(self, [], tx => runs::request_stop(tx, run, mode, now)).await
     }
-    async fn in_flight(&self, _: RunnerId) -> StoreResult<Vec<Run>> {
-        soon()
+
+    async fn in_flight(&self, runner: RunnerId) -> StoreResult<Vec<Run>> {
+        runs::in_flight(&mut self.connection().await?.conn(), runner).await
     }
-    async fn take_over(&self, _: RunId, _: RunnerId, _: SignedDuration, _: Timestamp) -> StoreResult<Run> {
-        soon()
+
+    async fn take_over(
+        &self,
+        run: RunId,
+        runner: RunnerId,
+        lease: SignedDuration,
+        now: Timestamp,
+    ) -> StoreResult<Run> {
+        change!(self, [], tx => runs::take_over(tx, run, runner, lease, now)).await
     }
-    async fn reap(&self, _: Timestamp, _: u32) -> StoreResult<Vec<Run>> {
-        soon()
+
+    async fn reap(&self, now: Timestamp, limit: u32) -> StoreResult<Vec<Run>> {
+        change!(self, [], tx => runs::reap(tx, now, limit)).await
     }
-    async fn run(&self, _: RunId) -> StoreResult<Option<Run>> {
-        soon()
+
+    async fn run(&self, id: RunId) -> StoreResult<Option<Run>> {
+        runs::run(&mut self.connection().await?.conn(), id).await
     }
-    async fn runs(&self, _: SessionId, _: u32) -> StoreResult<Vec<Run>> {
-        soon()
+
+    async fn runs(&self, session: SessionId, limit: u32) -> StoreResult<Vec<Run>> {
+        runs::runs(&mut self.connection().await?.conn(), session, limit).await
     }
-    async fn has_work(&self, _: RunnerId) -> StoreResult<bool> {
-        soon()
+
+    async fn has_work(&self, runner: RunnerId) -> StoreResult<bool> {
+        runs::has_work(&mut self.connection().await?.conn(), runner).await
     }
 }
+
 #[async_trait]
 impl EventStore for SqlStore {
-    async fn append(&self, _: Author, _: Vec<NewEvent>, _: Timestamp) -> StoreResult<Appended> {
-        soon()
+    async fn append(&self, author: Author, batch: Vec<NewEvent>, now: Timestamp) -> StoreResult<Appended> {
+        let batch = Batch { author, events: batch, at: now };
+        match &self.inner.writing {
+            Writing::Queue(queue) => {
+                let (reply, answer) = oneshot::channel();
+                queue.send(Job::Append(batch, reply)).await.map_err(|_| ended())?;
+                answer.await.map_err(|_| ended())?
+            }
+            Writing::Pool(lanes) => lanes.append(batch).await,
+            Writing::No => Err(read_only()),
+        }
     }
-    async fn read(&self, _: SessionId, _: Seq, _: u32) -> StoreResult<Vec<Event>> {
-        soon()
+
+    async fn read(&self, session: SessionId, after: Seq, limit: u32) -> StoreResult<Vec<Event>> {
+        events::read(&mut self.connection().await?.conn(), session, after, limit).await
     }
-    async fn tail(&self, _: SessionId, _: u32) -> StoreResult<Vec<Event>> {
-        soon()
+
+    async fn tail(&self, session: SessionId, limit: u32) -> StoreResult<Vec<Event>> {
+        events::tail(&mut self.connection().await?.conn(), session, limit).await
     }
 }
+
 impl Wakes for SqlStore {
     fn listen(&self, topic: Topic) -> Listener {
-        self.hub.listen(topic)
+        self.inner.hub.listen(topic)
     }
 }

@@ -1,0 +1,254 @@
+//! What only PostgreSQL needs: transactions that are tried again, lanes in which appends are grouped, and the task
+//! that listens for what other processes did.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::time::Duration;
+
+use session_core::ports::{Appended, Author};
+use session_core::wake::{Topic, WakeHub};
+use session_core::{StoreError, StoreResult};
+use sqlx::PgPool;
+use sqlx::postgres::PgListener;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::conn::{Arg, Conn, Sql};
+use crate::error::{DatabaseError, database_error, failed};
+use crate::events;
+use crate::plan::Batch;
+use crate::tx::{Change, Tx};
+use crate::writer::{GROUP_MAX, QUEUE_MAX, ended, same};
+
+/// How many connections a store holds at the most, listener and lanes included.
+pub(crate) const POOL_MAX: u32 = 16;
+
+/// How often a transaction is tried again that another one got in the way of.
+const RETRIES_MAX: u32 = 64;
+
+/// How many groups of appends are under way at once.
+const LANES: usize = 2;
+
+/// How long the listener waits before it connects again: at first, and at the most.
+const RECONNECT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
+
+const CHANNEL: &str = "roomette";
+
+const NOTIFY: Sql =
+    sql!("SELECT count(pg_notify('roomette', t)) FROM json_array_elements_text($1::json) AS t");
+
+/// An append and who waits for it.
+pub(crate) type Append = (Batch, oneshot::Sender<StoreResult<Appended>>);
+
+/// The lanes in which appends are grouped.
+#[derive(Debug, Clone)]
+pub(crate) struct Lanes(Vec<mpsc::Sender<Append>>);
+
+impl Lanes {
+    /// Starts the lanes' tasks.
+    pub(crate) fn start(
+        pool: &PgPool,
+        hub: &WakeHub,
+        stop: &CancellationToken,
+    ) -> (Self, Vec<JoinHandle<()>>) {
+        let start = |_| {
+            let (sender, appends) = mpsc::channel(QUEUE_MAX);
+            let lane = Lane { pool: pool.clone(), hub: hub.clone(), stop: stop.clone(), appends };
+            (sender, tokio::spawn(lane.run()))
+        };
+        let (senders, tasks) = (0..LANES).map(start).unzip();
+        (Self(senders), tasks)
+    }
+
+    /// Appends of one author go through one lane, so that two lanes seldom want the same session.
+    pub(crate) async fn append(&self, batch: Batch) -> StoreResult<Appended> {
+        let mut hash = DefaultHasher::new();
+        match batch.author {
+            Author::Session(id) => id.hash(&mut hash),
+            Author::Run(fence) => fence.run.hash(&mut hash),
+        }
+        let lane = usize::try_from(hash.finish() % self.0.len() as u64).unwrap_or_default();
+        let (reply, answer) = oneshot::channel();
+        let lane = self.0.get(lane).ok_or_else(ended)?;
+        lane.send((batch, reply)).await.map_err(|_| ended())?;
+        answer.await.map_err(|_| ended())?
+    }
+}
+
+struct Lane {
+    pool: PgPool,
+    hub: WakeHub,
+    stop: CancellationToken,
+    appends: mpsc::Receiver<Append>,
+}
+
+impl Lane {
+    async fn run(mut self) {
+        loop {
+            let first = tokio::select! {
+                biased;
+                append = self.appends.recv() => append,
+                () = self.stop.cancelled(), if !self.appends.is_closed() => {
+                    self.appends.close();
+                    continue;
+                }
+            };
+            let Some((batch, reply)) = first else { break };
+            tokio::task::yield_now().await;
+            let (mut batches, mut replies) = (vec![batch], vec![reply]);
+            while batches.len() < GROUP_MAX
+                && let Ok((batch, reply)) = self.appends.try_recv()
+            {
+                batches.push(batch);
+                replies.push(reply);
+            }
+            match appended(&self.pool, &self.hub, &batches).await {
+                Ok(answers) => {
+                    for (reply, answer) in replies.into_iter().zip(answers) {
+                        drop(reply.send(answer));
+                    }
+                }
+                Err(error) => {
+                    for reply in replies {
+                        drop(reply.send(Err(same(&error))));
+                    }
+                }
+            }
+        }
+    }
+}
+
+async fn appended(
+    pool: &PgPool,
+    hub: &WakeHub,
+    batches: &[Batch],
+) -> StoreResult<Vec<StoreResult<Appended>>> {
+    let mut tries = 0;
+    loop {
+        match append_once(pool, hub, batches).await {
+            Err(error) if is_worth_another(&error, &mut tries) => {}
+            outcome => return outcome,
+        }
+    }
+}
+
+async fn append_once(
+    pool: &PgPool,
+    hub: &WakeHub,
+    batches: &[Batch],
+) -> StoreResult<Vec<StoreResult<Appended>>> {
+    let mut transaction = pool.begin().await.map_err(failed)?;
+    let mut tx = Tx::new(Conn::Postgres(&mut transaction));
+    events::lock(&mut tx, batches).await?;
+    let answers = events::flush(&mut tx, batches).await?;
+    let wakes = notified(tx).await?;
+    transaction.commit().await.map_err(failed)?;
+    wake(hub, wakes);
+    Ok(answers)
+}
+
+/// Makes a change in a transaction of its own.
+pub(crate) async fn change<T>(pool: &PgPool, hub: &WakeHub, change: Change<T>) -> StoreResult<T> {
+    let mut tries = 0;
+    loop {
+        match change_once(pool, hub, &change).await {
+            Err(error) if is_worth_another(&error, &mut tries) => {}
+            outcome => return outcome,
+        }
+    }
+}
+
+async fn change_once<T>(pool: &PgPool, hub: &WakeHub, change: &Change<T>) -> StoreResult<T> {
+    let mut transaction = pool.begin().await.map_err(failed)?;
+    let mut tx = Tx::new(Conn::Postgres(&mut transaction));
+    let value = change(&mut tx).await?;
+    events::flush(&mut tx, &[]).await?;
+    let wakes = notified(tx).await?;
+    transaction.commit().await.map_err(failed)?;
+    wake(hub, wakes);
+    Ok(value)
+}
+
+/// Whether it failed only because another transaction came in between, and not too often yet.
+fn is_worth_another(error: &StoreError, tries: &mut u32) -> bool {
+    *tries += 1;
+    *tries <= RETRIES_MAX && database_error(error).is_some_and(DatabaseError::is_retriable)
+}
+
+/// Tells other processes in the same transaction, so that they hear of nothing that did not happen.
+async fn notified(mut tx: Tx<'_>) -> StoreResult<Vec<Topic>> {
+    if !tx.wakes.is_empty() {
+        let topics = Arg::list(tx.wakes.iter().map(name));
+        tx.conn.execute(&NOTIFY, vec![topics]).await?;
+    }
+    Ok(tx.wakes)
+}
+
+fn wake(hub: &WakeHub, topics: Vec<Topic>) {
+    for topic in topics {
+        hub.wake(topic);
+    }
+}
+
+fn name(topic: &Topic) -> String {
+    match topic {
+        Topic::Queue => "queue".into(),
+        Topic::Runner(id) => id.to_string(),
+        Topic::Session(id) => id.to_string(),
+    }
+}
+
+fn topic(name: &str) -> Option<Topic> {
+    match name.split_once('_') {
+        None if name == "queue" => Some(Topic::Queue),
+        Some(("rnr", _)) => name.parse().ok().map(Topic::Runner),
+        Some(("ses", _)) => name.parse().ok().map(Topic::Session),
+        Some(_) | None => None,
+    }
+}
+
+/// Passes on what other processes did, until the store is closed. After every gap it wakes everybody.
+pub(crate) async fn listen(pool: PgPool, hub: WakeHub, stop: CancellationToken) {
+    let mut wait = RECONNECT.0;
+    loop {
+        let lost = tokio::select! {
+            () = stop.cancelled() => return,
+            lost = connected(&pool, &hub, &mut wait) => lost,
+        };
+        tracing::warn!(
+            error = &lost as &dyn std::error::Error,
+            "lost the connection that listens for wake-ups"
+        );
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(wait) => {}
+        }
+        wait = (wait * 2).min(RECONNECT.1);
+    }
+}
+
+/// Listens for as long as the connection holds; returns why it does not.
+async fn connected(pool: &PgPool, hub: &WakeHub, wait: &mut Duration) -> StoreError {
+    let mut listener = match PgListener::connect_with(pool).await {
+        Ok(listener) => listener,
+        Err(error) => return failed(error),
+    };
+    listener.eager_reconnect(false);
+    if let Err(error) = listener.listen(CHANNEL).await {
+        return failed(error);
+    }
+    *wait = RECONNECT.0;
+    // What happened before we listened was not heard.
+    hub.wake_all();
+    loop {
+        match listener.try_recv().await {
+            Ok(Some(notification)) => {
+                if let Some(topic) = topic(notification.payload()) {
+                    hub.wake(topic);
+                }
+            }
+            Ok(None) => return failed(DatabaseError::plain(crate::error::Failure::Io, "connection lost")),
+            Err(error) => return failed(error),
+        }
+    }
+}

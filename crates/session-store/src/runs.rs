@@ -1,0 +1,552 @@
+//! The queue of runs: every change of a run's state, each within a transaction that holds its session.
+
+use std::collections::{HashSet, VecDeque};
+
+use jiff::{SignedDuration, Timestamp};
+use session_core::event::{EventKind, NewEvent, Payload};
+use session_core::ids::{CrewId, RunId, RunnerId, SessionId};
+use session_core::ports::{Directive, NewCrew, NewRun, RunOf, RunProgress};
+use session_core::run::{
+    EndKind, Ending, Epoch, Exit, Fence, Lease, ReasonCode, Run, RunKind, RunPhase, RunState, RunStep,
+    StopMode, StopOrder,
+};
+use session_core::session::Binding;
+use session_core::state::Trigger;
+use session_core::wake::Topic;
+use session_core::{Conflict, SessionState, StoreError, StoreResult, record};
+
+use crate::conn::{Arg, Conn, Sql};
+use crate::error::broken;
+use crate::plan::{Claim, no_step};
+use crate::rows::{RunRow, TextRow, id_of, place_key};
+use crate::tx::Tx;
+
+const RUN: Sql = sql!(concat!("SELECT ", run_columns!(""), " FROM runs WHERE id = $1"));
+
+const LOCK_SESSION_OF: Sql =
+    sql!("SELECT id FROM sessions WHERE id = (SELECT session_id FROM runs WHERE id = $1) FOR NO KEY UPDATE");
+
+const LAST_OF: Sql = sql!(concat!(
+    "SELECT ",
+    run_columns!(""),
+    " FROM runs WHERE session_id = $1 ORDER BY position DESC LIMIT $2"
+));
+
+const NOT_OVER: Sql = sql!(concat!(
+    "SELECT ",
+    run_columns!(""),
+    " FROM runs WHERE session_id = $1 AND phase IN ('pending', 'claimed', 'starting', 'running')"
+));
+
+const HELD_BY: Sql =
+    sql!(concat!("SELECT ", run_columns!(""), " FROM runs WHERE runner_id = $1 ORDER BY position"));
+
+const HAS_WORK: Sql = sql!(
+    "SELECT id FROM runs WHERE runner_id = $1 UNION ALL \
+     SELECT id FROM runs WHERE phase = 'pending' AND place_key <> '' AND place_key = $2 LIMIT 1"
+);
+
+const TAKEN: Sql = sql!("SELECT id FROM runs WHERE id", [1], "LIMIT 1");
+
+const INSERT: Sql = sql!(
+    "INSERT INTO runs (id, session_id, kind, argv, env, timeout_ms, priority, place_key, executor, project_dir, \
+     crew_id, waiting_for, phase, created_at_ms) \
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 'pending', $13)"
+);
+
+const INSERT_CREW: Sql =
+    sql!("INSERT INTO crews (id, at_once, created_at_ms) VALUES ($1, $2, $3) ON CONFLICT (id) DO NOTHING");
+
+const INSERT_WAIT: Sql = sql!("INSERT INTO run_waits (run_id, waits_for) VALUES ($1, $2)");
+
+/// The last condition is for leases that ran out: whoever renewed one in between has won.
+const STEP: Sql = sql!(
+    "UPDATE runs SET phase = $2, epoch = $3, runner_id = $4, lease_until_ms = $5, started_at_ms = $6 \
+     WHERE id = $1 AND phase = $7 AND epoch = $8 AND ($9 IS NULL OR lease_until_ms < $9)"
+);
+
+const END: Sql = sql!(
+    "UPDATE runs SET phase = $2, runner_id = NULL, lease_until_ms = NULL, stop_mode = NULL, stop_at_ms = NULL, \
+     ended_at_ms = $3, reason = $4, exit_code = $5, exit_signal = $6, message = $7 \
+     WHERE id = $1 AND phase = $8 AND epoch = $9 AND ($10 IS NULL OR lease_until_ms < $10)"
+);
+
+const SET_LEASE: Sql =
+    sql!("UPDATE runs SET lease_until_ms = $2, epoch = $3 WHERE id = $1 AND epoch = $4 AND runner_id = $5");
+
+const SET_STOP: Sql = sql!("UPDATE runs SET stop_mode = $2, stop_at_ms = $3 WHERE id = $1 AND epoch = $4");
+
+const ONE_LESS: Sql = sql!(
+    "UPDATE runs SET waiting_for = waiting_for - 1 WHERE phase = 'pending' AND waiting_for > 0 \
+     AND id IN (SELECT run_id FROM run_waits WHERE waits_for = $1)"
+);
+
+const WAITING: Sql = sql!(
+    "SELECT r.id FROM run_waits w JOIN runs r ON r.id = w.run_id \
+     WHERE w.waits_for = $1 AND r.phase = 'pending' ORDER BY r.position"
+);
+
+const EXPIRED: Sql = sql!(
+    "SELECT id FROM runs WHERE lease_until_ms IS NOT NULL AND lease_until_ms < $1 \
+     ORDER BY lease_until_ms, position LIMIT $2"
+);
+
+const ON_RUNNER: Sql = sql!(
+    "UPDATE sessions SET workspace_runner = $2, workspace_removed_at_ms = NULL \
+     WHERE id = $1 AND (workspace_runner IS NULL OR workspace_runner <> $2 OR workspace_removed_at_ms IS NOT NULL)"
+);
+
+const BIND: Sql = sql!(
+    "UPDATE sessions SET binding_runner = $2, binding_hostname = $3, binding_executor = $4, \
+     binding_executor_session_id = $5, binding_project_dir = $6 WHERE id = $1 AND binding_runner IS NULL"
+);
+
+// Reading.
+
+pub(crate) async fn run(conn: &mut Conn<'_>, id: RunId) -> StoreResult<Option<Run>> {
+    conn.row::<RunRow>(&RUN, args![id]).await?.map(RunRow::value).transpose()
+}
+
+pub(crate) async fn runs(conn: &mut Conn<'_>, session: SessionId, limit: u32) -> StoreResult<Vec<Run>> {
+    values(conn.rows(&LAST_OF, args![session, limit]).await?)
+}
+
+pub(crate) async fn in_flight(conn: &mut Conn<'_>, runner: RunnerId) -> StoreResult<Vec<Run>> {
+    values(conn.rows(&HELD_BY, args![runner]).await?)
+}
+
+pub(crate) async fn has_work(conn: &mut Conn<'_>, runner: RunnerId) -> StoreResult<bool> {
+    let key = place_key(&session_core::affinity::Place::Runner(runner));
+    Ok(conn.row::<TextRow>(&HAS_WORK, args![runner, key]).await?.is_some())
+}
+
+fn values(rows: Vec<RunRow>) -> StoreResult<Vec<Run>> {
+    rows.into_iter().map(RunRow::value).collect()
+}
+
+// Steps that the changes below are made of.
+
+/// Locks a run, with its session.
+async fn locked(tx: &mut Tx<'_>, id: RunId) -> StoreResult<Run> {
+    if tx.conn.is_postgres() {
+        tx.conn.rows::<TextRow>(&LOCK_SESSION_OF, args![id]).await?;
+    }
+    run(&mut tx.conn, id).await?.ok_or(StoreError::UnknownRun(id))
+}
+
+/// Locks the run that this fence speaks for, if its claim still holds it.
+async fn held(tx: &mut Tx<'_>, fence: Fence, step: &'static str) -> StoreResult<(Run, Lease)> {
+    let run = locked(tx, fence.run).await?;
+    let claim = Claim { session: run.session, epoch: run.epoch, phase: run.state.phase() };
+    claim.admits(fence, step)?;
+    match run.state.lease() {
+        Some(lease) => Ok((run, lease)),
+        None => Err(no_step(run.state.phase(), step)),
+    }
+}
+
+/// Moves a run to another state that is not an end, and records it.
+async fn step(
+    tx: &mut Tx<'_>,
+    mut run: Run,
+    step: RunStep,
+    lease: Option<Lease>,
+    expired: Option<Timestamp>,
+    now: Timestamp,
+) -> StoreResult<Run> {
+    let from = run.state.phase();
+    let to = from.on(step)?;
+    run.state = match (to, lease) {
+        (RunPhase::Pending, _) => RunState::Pending,
+        (RunPhase::Starting, Some(lease)) => RunState::Starting(lease),
+        (RunPhase::Running, Some(lease)) => RunState::Running(lease),
+        (
+            RunPhase::Claimed
+            | RunPhase::Starting
+            | RunPhase::Running
+            | RunPhase::Completed
+            | RunPhase::Failed
+            | RunPhase::Stopped
+            | RunPhase::Lost,
+            _,
+        ) => return Err(no_step(from, step.name())),
+    };
+    if to == RunPhase::Running {
+        run.started_at = Some(now);
+    }
+    let lease = run.state.lease();
+    let values = args![
+        run.id,
+        to.code(),
+        run.epoch.0,
+        lease.map(|lease| lease.runner),
+        lease.map(|lease| lease.until),
+        run.started_at,
+        from.code(),
+        run.epoch.0,
+        expired,
+    ];
+    tx.write_one(&STEP, values).await?;
+    tx.record(run.session, record::run_state(run.id, Some(from), to, None), now);
+    Ok(run)
+}
+
+/// Ends a run, which is locked, and deals with those that wait for it.
+async fn end(
+    tx: &mut Tx<'_>,
+    run: Run,
+    ending: Ending,
+    expired: Option<Timestamp>,
+    now: Timestamp,
+) -> StoreResult<Run> {
+    // A place in its crew may have become free, or a run that waited for it.
+    tx.wake(Topic::Queue);
+    let ended = end_one(tx, run, ending, expired, now).await?;
+    let mut failed = VecDeque::new();
+    match ended.state.phase() {
+        RunPhase::Completed => {
+            tx.write(&ONE_LESS, args![ended.id]).await?;
+        }
+        phase => failed.push_back((ended.id, phase)),
+    }
+    while let Some((id, phase)) = failed.pop_front() {
+        for row in tx.conn.rows::<TextRow>(&WAITING, args![id]).await? {
+            let next = locked(tx, id_of("runs", "id", &row.text)?).await?;
+            // Another of those that it waited for may have failed it already.
+            if next.state.phase() == RunPhase::Pending {
+                let message =
+                    format!("{id}, for which it waited, is {phase}; enqueue it again when that is mended");
+                let ending = Ending::because(EndKind::Failed, ReasonCode::DependencyFailed, None, message);
+                let next = end_one(tx, next, ending, None, now).await?;
+                failed.push_back((next.id, next.state.phase()));
+            }
+        }
+    }
+    Ok(ended)
+}
+
+async fn end_one(
+    tx: &mut Tx<'_>,
+    mut run: Run,
+    ending: Ending,
+    expired: Option<Timestamp>,
+    now: Timestamp,
+) -> StoreResult<Run> {
+    let from = run.state.phase();
+    let to = from.on(RunStep::End(ending.kind))?;
+    let (code, signal) = match ending.exit {
+        Some(Exit::Code(code)) => (Some(code), None),
+        Some(Exit::Signal(signal)) => (None, Some(signal)),
+        None => (None, None),
+    };
+    let values = args![
+        run.id,
+        to.code(),
+        now,
+        ending.reason.map(ReasonCode::code),
+        code,
+        signal,
+        ending.message.as_str(),
+        from.code(),
+        run.epoch.0,
+        expired,
+    ];
+    tx.write_one(&END, values).await?;
+    tx.record(run.session, record::run_state(run.id, Some(from), to, Some(&ending)), now);
+    run.stop = None;
+    run.state = RunState::Ended { at: now, ending };
+    Ok(run)
+}
+
+/// Records that the end of a run in flight is asked for. An order never becomes softer.
+async fn order_stop(tx: &mut Tx<'_>, mut run: Run, mode: StopMode, now: Timestamp) -> StoreResult<Run> {
+    if let Some(lease) = run.state.lease()
+        && run.stop.is_none_or(|order| order.mode < mode)
+    {
+        tx.write_one(&SET_STOP, args![run.id, mode.code(), now, run.epoch.0]).await?;
+        run.stop = Some(StopOrder { mode, at: now });
+        tx.wake(Topic::Runner(lease.runner));
+    }
+    Ok(run)
+}
+
+/// What the termination of a session, which is locked, means for its runs.
+pub(crate) async fn end_those_of(tx: &mut Tx<'_>, session: SessionId, now: Timestamp) -> StoreResult<()> {
+    let Some(row) = tx.conn.row::<RunRow>(&NOT_OVER, args![session]).await? else { return Ok(()) };
+    let run = row.value()?;
+    if run.state.phase() == RunPhase::Pending {
+        let message = "the session was terminated before the run began; start it in another session";
+        let ending = Ending::because(EndKind::Stopped, ReasonCode::SessionTerminated, None, message);
+        end(tx, run, ending, None, now).await?;
+    } else {
+        order_stop(tx, run, StopMode::Kill, now).await?;
+    }
+    Ok(())
+}
+
+/// Whether a session, which is locked, has a run that is not over.
+pub(crate) async fn is_busy(tx: &mut Tx<'_>, session: SessionId) -> StoreResult<bool> {
+    Ok(tx.conn.row::<RunRow>(&NOT_OVER, args![session]).await?.is_some())
+}
+
+// Changes.
+
+pub(crate) async fn enqueue(
+    tx: &mut Tx<'_>,
+    batch: &[NewRun],
+    crew: Option<NewCrew>,
+    now: Timestamp,
+) -> StoreResult<Vec<Run>> {
+    let waits = dependencies(batch)?;
+    let mut ids = HashSet::new();
+    if let Some(twice) = batch.iter().find(|new| !ids.insert(new.id)) {
+        return Err(Conflict::Exists(twice.id.to_string()).into());
+    }
+    if let Some(taken) = tx.conn.row::<TextRow>(&TAKEN, vec![Arg::list(ids)]).await? {
+        return Err(Conflict::Exists(taken.text).into());
+    }
+    if let Some(crew) = crew
+        && tx.write(&INSERT_CREW, args![crew.id, crew.at_once, now]).await? == 0
+    {
+        return Err(Conflict::Exists(crew.id.to_string()).into());
+    }
+    let mut runs = Vec::with_capacity(batch.len());
+    for (new, after) in batch.iter().zip(&waits) {
+        runs.push(enqueue_one(tx, new, after, crew.map(|crew| crew.id), now).await?);
+    }
+    tx.wake(Topic::Queue);
+    Ok(runs)
+}
+
+/// The runs that each run of a batch waits for, each once.
+fn dependencies(batch: &[NewRun]) -> Result<Vec<Vec<RunId>>, Conflict> {
+    let earlier_than = |place: usize, index: usize| {
+        batch
+            .get(..place)
+            .and_then(|before| before.get(index))
+            .map(|run| run.id)
+            .ok_or(Conflict::Dependencies)
+    };
+    let of = |(place, new): (usize, &NewRun)| {
+        let mut after = Vec::with_capacity(new.after.len());
+        for index in &new.after {
+            let earlier = earlier_than(place, *index)?;
+            if !after.contains(&earlier) {
+                after.push(earlier);
+            }
+        }
+        Ok(after)
+    };
+    batch.iter().enumerate().map(of).collect()
+}
+
+async fn enqueue_one(
+    tx: &mut Tx<'_>,
+    new: &NewRun,
+    after: &[RunId],
+    crew: Option<CrewId>,
+    now: Timestamp,
+) -> StoreResult<Run> {
+    let (session, kind) = match &new.of {
+        RunOf::New(session) => (tx.create(session, None, now).await?.id, RunKind::Start),
+        RunOf::Existing(id) => (*id, use_session(tx, *id, now).await?),
+    };
+    let run = Run {
+        id: new.id,
+        session,
+        kind,
+        spec: new.spec.clone(),
+        priority: new.priority,
+        affinity: new.affinity.clone(),
+        crew,
+        waiting_for: u32::try_from(after.len()).unwrap_or(u32::MAX),
+        epoch: Epoch::default(),
+        state: RunState::Pending,
+        stop: None,
+        created_at: now,
+        started_at: None,
+    };
+    let json = |text: Result<String, serde_json::Error>| text.map_err(broken);
+    let timeout = run.spec.timeout.map(|timeout| i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX));
+    let values = args![
+        run.id,
+        session,
+        kind.code(),
+        json(serde_json::to_string(&run.spec.argv))?,
+        json(serde_json::to_string(&run.spec.env))?,
+        timeout,
+        run.priority,
+        place_key(&run.affinity.place),
+        run.affinity.executor.as_str(),
+        run.affinity.project_dir.as_ref().map(|dir| dir.as_str()),
+        crew,
+        run.waiting_for,
+        now,
+    ];
+    tx.write_one(&INSERT, values).await?;
+    for earlier in after {
+        tx.write_one(&INSERT_WAIT, args![run.id, *earlier]).await?;
+    }
+    tx.record(session, record::run_state(run.id, None, RunPhase::Pending, None), now);
+    Ok(run)
+}
+
+/// A new run uses the session: it becomes active, if it has no other run to do.
+async fn use_session(tx: &mut Tx<'_>, id: SessionId, now: Timestamp) -> StoreResult<RunKind> {
+    let session = tx.lock_session(id).await?;
+    // A run that is not over is always the last one.
+    let last = runs(&mut tx.conn, id, 1).await?.pop();
+    if let Some(run) = &last
+        && !run.state.phase().is_ended()
+    {
+        return Err(StoreError::Busy { session: id, run: run.id, phase: run.state.phase() });
+    }
+    let active = session.state == SessionState::Active;
+    tx.transition(session, if active { Trigger::Activity } else { Trigger::Resume }, now).await?;
+    Ok(if last.is_some() { RunKind::Resume } else { RunKind::Start })
+}
+
+pub(crate) async fn advance(
+    tx: &mut Tx<'_>,
+    fence: Fence,
+    to: RunProgress,
+    now: Timestamp,
+) -> StoreResult<Run> {
+    let progress = match to {
+        RunProgress::Starting => RunStep::Start,
+        RunProgress::Running => RunStep::Ready,
+    };
+    let (run, lease) = held(tx, fence, progress.name()).await?;
+    let run = step(tx, run, progress, Some(lease), None, now).await?;
+    tx.write(&ON_RUNNER, args![run.session, lease.runner]).await?;
+    Ok(run)
+}
+
+pub(crate) async fn bind(
+    tx: &mut Tx<'_>,
+    fence: Fence,
+    binding: &Binding,
+    now: Timestamp,
+) -> StoreResult<()> {
+    let (run, _) = held(tx, fence, "bind").await?;
+    let session = tx.session(run.session).await?.ok_or(StoreError::UnknownSession(run.session))?;
+    match &session.binding {
+        Some(bound) if bound == binding => Ok(()),
+        Some(_) => Err(Conflict::Bound(session.id).into()),
+        None => {
+            let values = args![
+                session.id,
+                binding.runner,
+                binding.hostname.as_str(),
+                binding.executor.as_str(),
+                binding.executor_session_id.as_str(),
+                binding.project_dir.as_str(),
+            ];
+            tx.write_one(&BIND, values).await?;
+            tx.record(session.id, record::bound(fence.run, binding), now);
+            Ok(())
+        }
+    }
+}
+
+pub(crate) async fn renew(
+    tx: &mut Tx<'_>,
+    fence: Fence,
+    lease: SignedDuration,
+    now: Timestamp,
+) -> StoreResult<Directive> {
+    let (run, held) = held(tx, fence, "renew").await?;
+    let epoch = run.epoch.0;
+    tx.write_one(&SET_LEASE, args![run.id, until(lease, now), epoch, epoch, held.runner]).await?;
+    Ok(run.stop.map_or(Directive::Continue, |order| Directive::Stop(order.mode)))
+}
+
+pub(crate) async fn finish(
+    tx: &mut Tx<'_>,
+    fence: Fence,
+    ending: &Ending,
+    result: Option<&Payload>,
+    now: Timestamp,
+) -> StoreResult<Run> {
+    let (run, _) = held(tx, fence, RunStep::End(ending.kind).name()).await?;
+    if let Some(payload) = result {
+        let kind = EventKind::Result;
+        let result = NewEvent { run: Some(run.id), kind, payload: payload.clone(), origin: None };
+        tx.record(run.session, result, now);
+    }
+    end(tx, run, ending.clone(), None, now).await
+}
+
+pub(crate) async fn request_stop(
+    tx: &mut Tx<'_>,
+    id: RunId,
+    mode: StopMode,
+    now: Timestamp,
+) -> StoreResult<Run> {
+    let run = locked(tx, id).await?;
+    if run.state.phase() == RunPhase::Pending {
+        let message = "it was stopped before a runner took it";
+        let ending = Ending::because(EndKind::Stopped, ReasonCode::StoppedByUser, None, message);
+        return end(tx, run, ending, None, now).await;
+    }
+    order_stop(tx, run, mode, now).await
+}
+
+pub(crate) async fn take_over(
+    tx: &mut Tx<'_>,
+    id: RunId,
+    runner: RunnerId,
+    lease: SignedDuration,
+    now: Timestamp,
+) -> StoreResult<Run> {
+    let mut run = locked(tx, id).await?;
+    if run.state.lease().is_none_or(|held| held.runner != runner) {
+        return Err(no_step(run.state.phase(), "take over"));
+    }
+    let lease = Lease { runner, until: until(lease, now) };
+    let before = run.epoch.0;
+    run.epoch = Epoch(before.saturating_add(1));
+    tx.write_one(&SET_LEASE, args![id, lease.until, run.epoch.0, before, runner]).await?;
+    run.state = match run.state {
+        RunState::Claimed(_) => RunState::Claimed(lease),
+        RunState::Starting(_) => RunState::Starting(lease),
+        RunState::Running(_) => RunState::Running(lease),
+        other @ (RunState::Pending | RunState::Ended { .. }) => other,
+    };
+    Ok(run)
+}
+
+pub(crate) async fn reap(tx: &mut Tx<'_>, now: Timestamp, limit: u32) -> StoreResult<Vec<Run>> {
+    let mut reaped = Vec::new();
+    for row in tx.conn.rows::<TextRow>(&EXPIRED, args![now, limit]).await? {
+        let run = locked(tx, id_of("runs", "id", &row.text)?).await?;
+        // Under the lock it may turn out that it was renewed or ended meanwhile.
+        if run.state.lease().is_some_and(|lease| lease.until < now) {
+            reaped.push(reap_one(tx, run, now).await?);
+        }
+    }
+    Ok(reaped)
+}
+
+async fn reap_one(tx: &mut Tx<'_>, run: Run, now: Timestamp) -> StoreResult<Run> {
+    if run.stop.is_some() {
+        let session = tx.session(run.session).await?;
+        let over = session.is_some_and(|session| session.state.is_terminated());
+        let reason = if over { ReasonCode::SessionTerminated } else { ReasonCode::StoppedByUser };
+        let message = "its end was asked for, and its runner went silent";
+        let ending = Ending::because(EndKind::Stopped, reason, None, message);
+        return end(tx, run, ending, Some(now), now).await;
+    }
+    if run.state.phase() == RunPhase::Claimed {
+        tx.wake(Topic::Queue);
+        return step(tx, run, RunStep::Requeue, None, Some(now), now).await;
+    }
+    let message = "its runner went silent; resume the session to go on";
+    let ending = Ending::because(EndKind::Lost, ReasonCode::LeaseExpired, None, message);
+    end(tx, run, ending, Some(now), now).await
+}
+
+/// When a lease that begins now ends.
+pub(crate) fn until(lease: SignedDuration, now: Timestamp) -> Timestamp {
+    now.saturating_add(lease).unwrap_or(Timestamp::MAX)
+}

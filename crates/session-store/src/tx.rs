@@ -1,0 +1,257 @@
+//! A transaction in the making, and what every change is composed of.
+//!
+//! On PostgreSQL the row of a session is the lock of everything that belongs to it: its state, its runs and its log.
+//! Whoever changes any of them locks that row first ([`Tx::lock_session`]), and of several sessions the one that
+//! others wait for before those that wait. Events are collected and written at the end, all together.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use jiff::Timestamp;
+use session_core::event::NewEvent;
+use session_core::ids::SessionId;
+use session_core::session::{Generation, ManagedSession, NewSession, WorkspaceSpec};
+use session_core::state::{SessionState, TerminationReason, Trigger};
+use session_core::wake::Topic;
+use session_core::{Conflict, StoreError, StoreResult, record};
+
+use crate::conn::{Args, Conn, Record, Sql};
+use crate::error::broken;
+use crate::plan::Recorded;
+use crate::rows::{SessionRow, TextRow};
+use crate::runs;
+
+/// A transaction in the making.
+pub(crate) struct Tx<'c> {
+    pub(crate) conn: Conn<'c>,
+    pub(crate) recorded: Vec<Recorded>,
+    pub(crate) wakes: Vec<Topic>,
+    writes: u64,
+}
+
+/// What a change answers.
+pub(crate) type Changed<'t, T> = Pin<Box<dyn Future<Output = StoreResult<T>> + Send + 't>>;
+
+/// A change to be made in some transaction, perhaps more than once until one holds.
+pub(crate) type Change<T> = Box<dyn for<'t, 'c> Fn(&'t mut Tx<'c>) -> Changed<'t, T> + Send + Sync>;
+
+/// A place in a transaction to which one may come back, as long as nothing was written since.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Mark {
+    recorded: usize,
+    wakes: usize,
+    writes: u64,
+}
+
+const SESSION: Sql = sql!(concat!("SELECT ", session_columns!(""), " FROM sessions WHERE id = $1"));
+
+const LOCK_SESSION: Sql = Sql::Each {
+    sqlite: concat!("SELECT ", session_columns!(""), " FROM sessions WHERE id = $1"),
+    postgres: concat!("SELECT ", session_columns!(""), " FROM sessions WHERE id = $1 FOR NO KEY UPDATE"),
+};
+
+const IS_SESSION: Sql = sql!("SELECT id FROM sessions WHERE id = $1");
+
+const INSERT_SESSION: Sql = sql!(
+    "INSERT INTO sessions (id, principal, state, state_at_ms, label, agent, workspace_kind, project, metadata, \
+     tokens_max, tool_calls_max, turns_max, cost_micros_max, parent, identity_key, generation, previous, \
+     created_at_ms, active_at_ms) \
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $18) \
+     ON CONFLICT (id) DO NOTHING"
+);
+
+const SET_STATE: Sql = sql!(
+    "UPDATE sessions SET state = $2, state_at_ms = $3, state_until_ms = $4, termination_reason = $5, \
+     active_at_ms = $6 WHERE id = $1 AND state = $7"
+);
+
+impl<'c> Tx<'c> {
+    pub(crate) fn new(conn: Conn<'c>) -> Self {
+        Self { conn, recorded: Vec::new(), wakes: Vec::new(), writes: 0 }
+    }
+
+    pub(crate) fn mark(&self) -> Mark {
+        Mark { recorded: self.recorded.len(), wakes: self.wakes.len(), writes: self.writes }
+    }
+
+    /// Forgets what came after the mark; `false` if the database was written since, so that only a rollback helps.
+    pub(crate) fn back_to(&mut self, mark: Mark) -> bool {
+        self.recorded.truncate(mark.recorded);
+        self.wakes.truncate(mark.wakes);
+        self.writes == mark.writes
+    }
+
+    /// Whether there is anything to commit.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.writes == 0 && self.recorded.is_empty()
+    }
+
+    /// Runs a statement that writes.
+    pub(crate) async fn write(&mut self, sql: &Sql, args: Args) -> StoreResult<u64> {
+        self.writes += 1;
+        self.conn.execute(sql, args).await
+    }
+
+    /// Runs a statement that writes exactly one row. Whoever calls this has looked at the row under its lock.
+    pub(crate) async fn write_one(&mut self, sql: &Sql, args: Args) -> StoreResult<()> {
+        match self.write(sql, args).await? {
+            1 => Ok(()),
+            count => Err(broken(format!("a compare-and-set changed {count} rows"))),
+        }
+    }
+
+    /// Runs a statement that writes and says what.
+    pub(crate) async fn write_rows<R: Record>(&mut self, sql: &Sql, args: Args) -> StoreResult<Vec<R>> {
+        self.writes += 1;
+        self.conn.rows(sql, args).await
+    }
+
+    /// An event of the log of a session that this transaction has locked or made.
+    pub(crate) fn record(&mut self, session: SessionId, body: NewEvent, at: Timestamp) {
+        self.wake(Topic::Session(session));
+        self.recorded.push(Recorded { session, body, at });
+    }
+
+    pub(crate) fn wake(&mut self, topic: Topic) {
+        if self.wakes.last() != Some(&topic) {
+            self.wakes.push(topic);
+        }
+    }
+
+    /// One session, without its lock.
+    pub(crate) async fn session(&mut self, id: SessionId) -> StoreResult<Option<ManagedSession>> {
+        let row = self.conn.row::<SessionRow>(&SESSION, args![id]).await?;
+        row.map(SessionRow::value).transpose()
+    }
+
+    /// Locks a session with its runs and its log.
+    pub(crate) async fn lock_session(&mut self, id: SessionId) -> StoreResult<ManagedSession> {
+        let row = self.conn.row::<SessionRow>(&LOCK_SESSION, args![id]).await?;
+        row.ok_or(StoreError::UnknownSession(id))?.value()
+    }
+
+    /// Puts a new session into the registry, without any event.
+    pub(crate) async fn insert_session(
+        &mut self,
+        new: &NewSession,
+        generation: Option<Generation>,
+        state: SessionState,
+        now: Timestamp,
+    ) -> StoreResult<ManagedSession> {
+        if let Some(parent) = new.parent
+            && self.conn.row::<TextRow>(&IS_SESSION, args![parent]).await?.is_none()
+        {
+            return Err(StoreError::UnknownSession(parent));
+        }
+        let since = match state {
+            SessionState::Idle { since } => Some(since),
+            SessionState::Active | SessionState::Suspended { .. } | SessionState::Terminated { .. } => None,
+        };
+        let values = args![
+            new.id,
+            new.principal.as_str(),
+            state.name(),
+            since,
+            new.label.as_ref().map(|label| label.as_str()),
+            new.agent.as_ref().map(|agent| agent.as_str()),
+            new.kind.as_str(),
+            new.project.as_ref().map(|project| project.as_str()),
+            new.metadata.as_str(),
+            new.budget.tokens_max.cast_signed(),
+            new.budget.tool_calls_max.cast_signed(),
+            new.budget.turns_max.map(u64::cast_signed),
+            new.budget.cost_micros_max.map(u64::cast_signed),
+            new.parent,
+            generation.map(|generation| generation.key.to_string()),
+            generation.map(|generation| generation.number),
+            generation.and_then(|generation| generation.previous),
+            now,
+        ];
+        if self.write(&INSERT_SESSION, values).await? == 0 {
+            return Err(Conflict::Exists(new.id.to_string()).into());
+        }
+        Ok(inserted(new, generation, state, now))
+    }
+
+    /// Makes a session that starts active.
+    pub(crate) async fn create(
+        &mut self,
+        new: &NewSession,
+        generation: Option<Generation>,
+        now: Timestamp,
+    ) -> StoreResult<ManagedSession> {
+        let session = self.insert_session(new, generation, SessionState::Active, now).await?;
+        self.record(session.id, record::session_created(new, generation.as_ref()), now);
+        Ok(session)
+    }
+
+    /// Moves a session, which is locked, through its state machine, with all that follows from it.
+    pub(crate) async fn transition(
+        &mut self,
+        mut session: ManagedSession,
+        trigger: Trigger,
+        now: Timestamp,
+    ) -> StoreResult<ManagedSession> {
+        let from = session.state;
+        let to = from.on(trigger, now)?;
+        session.state = to;
+        if to == SessionState::Active {
+            session.active_at = now;
+        }
+        let (at, until, reason) = match to {
+            SessionState::Active => (None, None, None),
+            SessionState::Idle { since } => (Some(since), None, None),
+            SessionState::Suspended { since, expires_at } => (Some(since), Some(expires_at), None),
+            SessionState::Terminated { at, reason } => (Some(at), None, Some(reason.code())),
+        };
+        let values = args![session.id, to.name(), at, until, reason, session.active_at, from.name()];
+        self.write_one(&SET_STATE, values).await?;
+        if to != from {
+            self.record(session.id, record::session_state(from, to), now);
+        }
+        if to.is_terminated() {
+            runs::end_those_of(self, session.id, now).await?;
+        }
+        Ok(session)
+    }
+
+    /// Terminates a session unless that has happened before.
+    pub(crate) async fn terminate(
+        &mut self,
+        id: SessionId,
+        reason: TerminationReason,
+        now: Timestamp,
+    ) -> StoreResult<()> {
+        let session = self.lock_session(id).await?;
+        if !session.state.is_terminated() {
+            self.transition(session, Trigger::Terminate(reason), now).await?;
+        }
+        Ok(())
+    }
+}
+
+/// The session as it is in its row now.
+fn inserted(
+    new: &NewSession,
+    generation: Option<Generation>,
+    state: SessionState,
+    now: Timestamp,
+) -> ManagedSession {
+    let new = new.clone();
+    ManagedSession {
+        id: new.id,
+        principal: new.principal,
+        state,
+        label: new.label,
+        agent: new.agent,
+        workspace: WorkspaceSpec { kind: new.kind, project: new.project, runner: None, removed_at: None },
+        metadata: new.metadata,
+        budget: new.budget,
+        usage: session_core::budget::Usage::default(),
+        parent: new.parent,
+        generation,
+        binding: None,
+        created_at: now,
+        active_at: now,
+    }
+}
