@@ -18,6 +18,7 @@ pub mod record;
 pub(crate) mod spawn;
 mod stop;
 pub mod supervised;
+pub(crate) mod tool;
 mod tree;
 
 pub use identity::ProcessIdentity;

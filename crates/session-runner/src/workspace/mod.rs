@@ -1,5 +1,26 @@
-//! Workspaces: the directory of a session, and all that lies in it.
+//! Workspaces: the directory of a session, and all that lies in it (SPEC section 4).
+//!
+//! [`prepare`] makes one or finds it again, [`environment`] says what its programs see of the world, [`log`] is
+//! written by the keeper and read by everyone, [`cleanup`] decides what goes and [`remove`] does it.
 
+mod archive;
+pub mod cleanup;
 pub mod environment;
+mod error;
 pub(crate) mod file;
+mod git;
+mod layout;
 pub mod log;
+pub mod metadata;
+mod prepare;
+mod remove;
+mod worktree;
+
+pub use environment::{HostEnvironment, RunPlace, child_environment};
+pub use error::WorkspaceError;
+pub use git::Git;
+pub use layout::{Layout, SessionDir};
+pub use metadata::SessionMetadata;
+pub use prepare::{Workspace, WorkspaceRequest, prepare};
+pub use remove::{Removal, Removed, finish_removals, remove};
+pub use worktree::{BranchFate, WorktreeState, inspect as inspect_worktree};

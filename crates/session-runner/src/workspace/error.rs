@@ -1,0 +1,111 @@
+//! What can go wrong with a workspace. Every error names its path.
+
+use std::io;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use session_core::{SessionId, WorkspaceKind};
+use thiserror::Error;
+
+/// Why a workspace could not be made, found again or removed.
+#[derive(Debug, Error)]
+pub enum WorkspaceError {
+    /// The kind needs a project.
+    #[error("a workspace of kind {0} needs a project directory: name one")]
+    ProjectNeeded(WorkspaceKind),
+    /// There is no such project.
+    #[error("the project {0} does not exist")]
+    NoProject(Utf8PathBuf),
+    /// Something else is where a directory must be.
+    #[error("{0} is not a directory")]
+    NotADirectory(Utf8PathBuf),
+    /// The path leads through something that is not UTF-8.
+    #[error("{0} leads to a path that is not UTF-8")]
+    NotUtf8(Utf8PathBuf),
+    /// Writing is not allowed there.
+    #[error("cannot write to {path}: {why}")]
+    NotWritable {
+        /// Where.
+        path: Utf8PathBuf,
+        /// A read-only file system, or missing permission.
+        why: &'static str,
+    },
+    /// There is no room.
+    #[error("no space is left for {0}")]
+    Full(Utf8PathBuf),
+    /// A worktree needs a repository.
+    #[error(
+        "the project {0} is not in a git repository: make one (git init), or use another kind of workspace"
+    )]
+    NotARepository(Utf8PathBuf),
+    /// A worktree needs a commit.
+    #[error(
+        "the git repository of {0} has no commits, so there is nothing to work from: commit something first"
+    )]
+    NoCommits(Utf8PathBuf),
+    /// The commit to begin from does not exist.
+    #[error("{base:?} names no commit in the git repository of {project}")]
+    NoSuchBase {
+        /// The project.
+        project: Utf8PathBuf,
+        /// What was to be the beginning.
+        base: String,
+    },
+    /// git is not installed, or not in the `PATH`.
+    #[error("git was not found: install it, or see that it is in the PATH of the host")]
+    NoGit,
+    /// git refused.
+    #[error("git {command} failed in the project {project}: {said}")]
+    Git {
+        /// The project.
+        project: Utf8PathBuf,
+        /// What git was to do.
+        command: String,
+        /// What it said.
+        said: String,
+    },
+    /// A session that had a workspace has lost it.
+    #[error("the workspace of {session} is gone: {path} does not exist any more")]
+    Lost {
+        /// The session.
+        session: SessionId,
+        /// What is missing.
+        path: Utf8PathBuf,
+    },
+    /// It holds work that a removal would destroy.
+    #[error("{path} is kept: {why}")]
+    InUse {
+        /// The worktree.
+        path: Utf8PathBuf,
+        /// What would be lost.
+        why: String,
+    },
+    /// Anything else that the system says.
+    #[error("cannot {doing} {path}")]
+    Io {
+        /// What was to be done, such as `create the directory`.
+        doing: &'static str,
+        /// To what.
+        path: Utf8PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+impl WorkspaceError {
+    /// The error for what the system said, told apart by what a person can do about it.
+    pub(super) fn io(doing: &'static str, path: &Utf8Path, source: io::Error) -> Self {
+        let path = path.to_owned();
+        let kind = source.kind();
+        if kind == io::ErrorKind::NotADirectory {
+            Self::NotADirectory(path)
+        } else if kind == io::ErrorKind::ReadOnlyFilesystem {
+            Self::NotWritable { path, why: "the file system is read-only" }
+        } else if kind == io::ErrorKind::PermissionDenied {
+            Self::NotWritable { path, why: "permission denied" }
+        } else if matches!(kind, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) {
+            Self::Full(path)
+        } else {
+            Self::Io { doing, path, source }
+        }
+    }
+}

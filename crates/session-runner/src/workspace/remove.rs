@@ -1,0 +1,154 @@
+//! Removing a workspace: what is worth keeping first, and so that a crash half way can be made good.
+
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use session_core::{SessionId, WorkspaceKind};
+
+use super::archive;
+use super::error::WorkspaceError;
+use super::git::Git;
+use super::layout::{Layout, SessionDir};
+use super::worktree::{BranchFate, Repository, WorktreeState, inspect};
+
+/// The ending of the name of a directory that is being removed.
+const REMOVING: &str = ".removing";
+
+/// What is to be removed, and how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Removal<'a> {
+    /// The session, which must have ended.
+    pub session: SessionId,
+    /// The kind of its workspace.
+    pub kind: WorkspaceKind,
+    /// The project of a worktree.
+    pub project: Option<&'a Utf8Path>,
+    /// Whether work that is saved nowhere else may go too.
+    pub force: bool,
+    /// Whether to archive the workspace before.
+    pub archive: bool,
+}
+
+/// What a removal came to.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Removed {
+    /// The archive.
+    pub archive: Option<Utf8PathBuf>,
+    /// What became of a worktree's branch; `None` where there is no repository to ask.
+    pub branch: Option<BranchFate>,
+}
+
+/// Removes the workspace of a session that has ended. Output and archives stay; an `in-place` project is not
+/// touched; links are removed and not followed. Calling it again after a crash finishes what was begun.
+///
+/// Blocks: on a runtime, call it from a thread that may.
+pub fn remove(layout: &Layout, git: &Git, removal: &Removal<'_>) -> Result<Removed, WorkspaceError> {
+    let dir = layout.session(removal.session);
+    let mut removed = Removed::default();
+    if is_directory(dir.root())? {
+        let worktree = worktree(git, &dir, removal)?;
+        if removal.archive {
+            removed.archive = Some(archive::write(layout, &dir)?);
+        }
+        if let Some(repository) = &worktree {
+            if dir.work().exists() {
+                repository.remove(git, &dir.work(), removal.force)?;
+            }
+            removed.branch = Some(repository.delete_branch(git, &dir.branch())?);
+        }
+        remove_tree(&dir.removing())?;
+        fs::rename(dir.root(), dir.removing())
+            .map_err(|error| WorkspaceError::io("rename", dir.root(), error))?;
+    }
+    remove_tree(&dir.removing())?;
+    Ok(removed)
+}
+
+/// Finishes all removals that a crash has left half done; those it finished. For the start of a host.
+pub fn finish_removals(layout: &Layout) -> Result<Vec<SessionId>, WorkspaceError> {
+    let sessions = layout.sessions();
+    let entries = match sessions.read_dir_utf8() {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(WorkspaceError::io("list", &sessions, error)),
+    };
+    let mut finished = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(|error| WorkspaceError::io("list", &sessions, error))?;
+        let session = entry.file_name().strip_suffix(REMOVING).and_then(|id| id.parse::<SessionId>().ok());
+        if let Some(session) = session {
+            remove_tree(entry.path())?;
+            finished.push(session);
+        }
+    }
+    Ok(finished)
+}
+
+/// The repository of a worktree that may be removed; `None` if there is none to speak of any more.
+fn worktree(
+    git: &Git,
+    dir: &SessionDir,
+    removal: &Removal<'_>,
+) -> Result<Option<Repository>, WorkspaceError> {
+    if removal.kind != WorkspaceKind::Worktree {
+        return Ok(None);
+    }
+    if !removal.force {
+        let state = inspect(git, &dir.work(), &dir.branch());
+        match state {
+            WorktreeState::Gone | WorktreeState::Saved => {}
+            WorktreeState::Unsaved { .. } | WorktreeState::Unknown { .. } => {
+                return Err(WorkspaceError::InUse { path: dir.work(), why: state.to_string() });
+            }
+        }
+    }
+    // A project that was removed or moved has no say in it; its worktree is a directory like any other.
+    let Some(project) = removal.project.filter(|project| project.is_dir()) else { return Ok(None) };
+    match Repository::of(git, project) {
+        Ok(repository) => Ok(Some(repository)),
+        Err(WorkspaceError::NotARepository(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether it is there. What is no directory of ours is refused.
+fn is_directory(path: &Utf8Path) -> Result<bool, WorkspaceError> {
+    match fs::symlink_metadata(path) {
+        Ok(metadata) if metadata.is_dir() => Ok(true),
+        Ok(_) => Err(WorkspaceError::NotADirectory(path.to_owned())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(WorkspaceError::io("look at", path, error)),
+    }
+}
+
+/// Removes a directory with all that is in it, if it is there. Links in it are removed, never followed.
+pub(super) fn remove_tree(path: &Utf8Path) -> Result<(), WorkspaceError> {
+    let outcome = match fs::remove_dir_all(path) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            // Some tools make their directories read-only, to keep people from changing what is in them.
+            open_up(path);
+            fs::remove_dir_all(path)
+        }
+        outcome => outcome,
+    };
+    match outcome {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(WorkspaceError::io("remove", path, error))
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// Lets the owner into all directories. What cannot be changed shows when it cannot be removed.
+fn open_up(root: &Utf8Path) {
+    let mut next = vec![root.to_owned()];
+    while let Some(directory) = next.pop() {
+        let _shows_later = fs::set_permissions(&directory, Permissions::from_mode(0o700));
+        let Ok(entries) = directory.read_dir_utf8() else { continue };
+        // The kind is that of the entry itself: a link is no directory.
+        let inner = entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        next.extend(inner.map(|entry| entry.path().to_owned()));
+    }
+}

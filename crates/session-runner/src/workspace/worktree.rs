@@ -1,0 +1,223 @@
+//! A git worktree of the project, on a branch of its own.
+
+use std::fmt;
+
+use camino::{Utf8Path, Utf8PathBuf};
+
+use super::error::WorkspaceError;
+use super::git::{Git, failed};
+
+/// The repository that a project lies in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Repository {
+    /// The project, as it was given, with symlinks resolved.
+    project: Utf8PathBuf,
+    /// Where the project lies in its repository; empty for the repository itself.
+    pub(super) below: Utf8PathBuf,
+}
+
+impl Repository {
+    /// Finds the repository of a project, which must exist.
+    pub(super) fn of(git: &Git, project: &Utf8Path) -> Result<Self, WorkspaceError> {
+        let question = ["rev-parse", "--show-prefix"];
+        let answer = git.try_run(project, &question)?;
+        if !answer.success {
+            let said = String::from_utf8_lossy(&answer.stderr);
+            if said.contains("not a git repository") {
+                return Err(WorkspaceError::NotARepository(project.to_owned()));
+            }
+            return Err(failed(project, &question, &answer.stderr));
+        }
+        let prefix = git.run(project, &question)?;
+        Ok(Self { project: project.to_owned(), below: prefix.trim_end_matches('/').into() })
+    }
+
+    /// The commit that this names; without a name, the one that is checked out.
+    pub(super) fn commit(&self, git: &Git, base: Option<&str>) -> Result<String, WorkspaceError> {
+        let revision = format!("{}^{{commit}}", base.unwrap_or("HEAD"));
+        let question = ["rev-parse", "--verify", "--quiet", "--end-of-options", &revision];
+        let project = self.project.clone();
+        let missing = match base {
+            Some(base) => WorkspaceError::NoSuchBase { project, base: base.into() },
+            None => WorkspaceError::NoCommits(project),
+        };
+        if base.is_some_and(|base| base.contains('\0')) || !git.try_run(&self.project, &question)?.success {
+            return Err(missing);
+        }
+        git.run(&self.project, &question)
+    }
+
+    /// Makes the worktree, with the new branch in it.
+    pub(super) fn add(
+        &self,
+        git: &Git,
+        work: &Utf8Path,
+        branch: &str,
+        commit: &str,
+    ) -> Result<(), WorkspaceError> {
+        let existed = self.has_branch(git, branch)?;
+        let order = ["worktree", "add", "--no-track", "-b", branch, "--", work.as_str(), commit];
+        let Err(error) = git.run(&self.project, &order) else { return Ok(()) };
+        self.take_back(git, work, if existed { None } else { Some(branch) });
+        Err(error)
+    }
+
+    /// Removes what was made a moment ago, so that nothing half made is left. There is no work in it yet.
+    pub(super) fn take_back(&self, git: &Git, work: &Utf8Path, branch: Option<&str>) {
+        let mut failures = Vec::new();
+        if work.exists() {
+            failures.extend(
+                git.run(&self.project, &["worktree", "remove", "--force", "--", work.as_str()]).err(),
+            );
+        }
+        if let Some(branch) = branch {
+            failures.extend(self.delete_branch(git, branch).err());
+        }
+        for error in failures {
+            tracing::debug!(project = %self.project, %error, "something of a worktree could not be taken back");
+        }
+    }
+
+    /// Removes the worktree. Without `force` git itself looks once more for work that would be lost.
+    pub(super) fn remove(&self, git: &Git, work: &Utf8Path, force: bool) -> Result<(), WorkspaceError> {
+        let gently = ["worktree", "remove", "--", work.as_str()];
+        let anyway = ["worktree", "remove", "--force", "--", work.as_str()];
+        if force {
+            return git.run(&self.project, &anyway).map(drop);
+        }
+        let answer = git.try_run(&self.project, &gently)?;
+        let said = String::from_utf8_lossy(&answer.stderr);
+        if answer.success {
+            return Ok(());
+        }
+        if said.contains("submodules") {
+            // git never removes those gently. That all is saved was seen before.
+            return git.run(&self.project, &anyway).map(drop);
+        }
+        if said.contains("modified or untracked") {
+            return Err(WorkspaceError::InUse { path: work.to_owned(), why: said.trim().into() });
+        }
+        Err(failed(&self.project, &gently, &answer.stderr))
+    }
+
+    /// Deletes the branch if it carries nothing of its own.
+    pub(super) fn delete_branch(&self, git: &Git, branch: &str) -> Result<BranchFate, WorkspaceError> {
+        if !self.has_branch(git, branch)? {
+            return Ok(BranchFate::Deleted);
+        }
+        let commits = own_commits(git, &self.project, &[branch], branch)?;
+        if commits > 0 {
+            return Ok(BranchFate::Kept { commits });
+        }
+        git.run(&self.project, &["branch", "-D", "--", branch])?;
+        Ok(BranchFate::Deleted)
+    }
+
+    fn has_branch(&self, git: &Git, branch: &str) -> Result<bool, WorkspaceError> {
+        has_branch(git, &self.project, branch)
+    }
+}
+
+/// What became of the branch of a worktree that was removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BranchFate {
+    /// It carried nothing of its own.
+    Deleted,
+    /// It carries commits that no other branch, remote or tag has.
+    Kept {
+        /// How many.
+        commits: u64,
+    },
+}
+
+/// Whether a worktree holds work that would be lost with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WorktreeState {
+    /// There is none any more.
+    Gone,
+    /// All is saved elsewhere.
+    Saved,
+    /// There is work of its own.
+    Unsaved {
+        /// Files that were changed, or are new and not ignored.
+        files: usize,
+        /// Commits that no other branch, remote or tag has.
+        commits: u64,
+    },
+    /// git could not tell.
+    Unknown {
+        /// Why.
+        why: String,
+    },
+}
+
+impl fmt::Display for WorktreeState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Gone => f.write_str("there is no worktree any more"),
+            Self::Saved => f.write_str("all work is saved elsewhere"),
+            Self::Unsaved { files, commits: 0 } => {
+                write!(f, "{files} changed or new files are not committed")
+            }
+            Self::Unsaved { files: 0, commits } => {
+                write!(f, "{commits} commits are on no other branch, remote or tag")
+            }
+            Self::Unsaved { files, commits } => write!(
+                f,
+                "{files} changed or new files are not committed, and {commits} commits are on no other branch, remote or tag"
+            ),
+            Self::Unknown { why } => write!(f, "git cannot tell whether all work is saved: {why}"),
+        }
+    }
+}
+
+/// Looks for unsaved work. Changes nothing.
+#[must_use]
+pub fn inspect(git: &Git, work: &Utf8Path, branch: &str) -> WorktreeState {
+    if !work.is_dir() {
+        return WorktreeState::Gone;
+    }
+    look(git, work, branch).unwrap_or_else(|error| WorktreeState::Unknown { why: error.to_string() })
+}
+
+fn look(git: &Git, work: &Utf8Path, branch: &str) -> Result<WorktreeState, WorkspaceError> {
+    // Without this file git would look further up, and speak of some other repository.
+    if !work.join(".git").exists() {
+        return Err(WorkspaceError::NotARepository(work.to_owned()));
+    }
+    let status = [
+        "status",
+        "--porcelain=v1",
+        "-z",
+        "--no-renames",
+        "--untracked-files=all",
+        "--ignore-submodules=none",
+    ];
+    let files = git.try_run(work, &status)?;
+    if !files.success {
+        return Err(failed(work, &status, &files.stderr));
+    }
+    let files = files.stdout.split(|byte| *byte == 0).filter(|entry| !entry.is_empty()).count();
+    let tips: &[&str] = if has_branch(git, work, branch)? { &["HEAD", branch] } else { &["HEAD"] };
+    let commits = own_commits(git, work, tips, branch)?;
+    Ok(if files == 0 && commits == 0 {
+        WorktreeState::Saved
+    } else {
+        WorktreeState::Unsaved { files, commits }
+    })
+}
+
+fn has_branch(git: &Git, directory: &Utf8Path, branch: &str) -> Result<bool, WorkspaceError> {
+    let name = format!("refs/heads/{branch}");
+    Ok(git.try_run(directory, &["show-ref", "--verify", "--quiet", &name])?.success)
+}
+
+/// How many commits of the tips no other branch, remote or tag has.
+fn own_commits(git: &Git, directory: &Utf8Path, tips: &[&str], branch: &str) -> Result<u64, WorkspaceError> {
+    let exclude = format!("--exclude={branch}");
+    let mut question = vec!["rev-list", "--count"];
+    question.extend_from_slice(tips);
+    question.extend_from_slice(&["--not", &exclude, "--branches", "--remotes", "--tags", "--"]);
+    let count = git.run(directory, &question)?;
+    count.parse().map_err(|_| failed(directory, &question, count.as_bytes()))
+}
