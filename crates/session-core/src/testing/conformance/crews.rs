@@ -22,11 +22,7 @@ async fn enqueue<const N: usize>(f: &Fixture, at_once: Option<u32>, after: [&[us
 
 /// The runs that a new runner can claim now, in order.
 async fn claimable(f: &Fixture) -> Vec<Run> {
-    let (runner, mut claimed) = (f.new_runner(), Vec::new());
-    while let Some(next) = f.claim(&runner).await {
-        claimed.push(next.run);
-    }
-    claimed
+    f.claim_all(&f.new_runner()).await
 }
 
 async fn claimable_ids(f: &Fixture) -> Vec<RunId> {

@@ -253,6 +253,7 @@ pub async fn a_log_is_read_in_portions_and_from_its_end(f: &Fixture) {
             let Some(last) = portion.last() else { break };
             after = last.seq;
             read.extend(portion);
+            assert!(read.len() <= log.len(), "the log has no end");
         }
         assert_eq!(read, log, "in portions of {size}");
         let tail = f.store.tail(session, size).await.unwrap();

@@ -47,6 +47,9 @@ pub const TICK: SignedDuration = SignedDuration::from_millis(1);
 /// More than any log or list of these tests holds.
 pub const ALL: u32 = 10_000;
 
+/// More than any queue of these tests holds.
+const MOST_RUNS: usize = 1_000;
+
 /// Asserts that a call is refused with an error of this form.
 macro_rules! assert_refused {
     ($call:expr, $error:pat $(if $guard:expr)?) => {
@@ -166,6 +169,17 @@ impl Fixture {
     /// What this runner gets next.
     pub async fn claim(&self, runner: &RunnerProfile) -> Option<ClaimedRun> {
         self.store.claim(runner, LEASE, self.now()).await.unwrap()
+    }
+
+    /// Everything that this runner can claim now, in order.
+    pub async fn claim_all(&self, runner: &RunnerProfile) -> Vec<Run> {
+        let mut claimed = Vec::new();
+        while let Some(next) = self.claim(runner).await {
+            assert!(next.run.affinity.admits(runner), "{runner:?} got {:?}", next.run);
+            claimed.push(next.run);
+            assert!(claimed.len() < MOST_RUNS, "the queue has no end");
+        }
+        claimed
     }
 
     /// A run of a new session, claimed by this runner.

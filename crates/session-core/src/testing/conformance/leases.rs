@@ -108,7 +108,7 @@ async fn tidy(f: &Fixture, runner: &RunnerProfile, run: &Run, changed: bool, bef
     if !changed {
         assert_eq!(f.snapshot(run.session).await, before);
     }
-    while f.claim(runner).await.is_some() {}
+    f.claim_all(runner).await;
 }
 
 /// A write for an earlier or later claim is told the current epoch, and changes nothing.

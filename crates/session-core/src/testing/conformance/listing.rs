@@ -78,6 +78,9 @@ pub async fn a_label_names_every_session_with_it(f: &Fixture) {
     assert_eq!(find(f, "nightly build", 10).await, [new]);
 }
 
+/// More than any list of these tests holds.
+const MOST: usize = 1_000;
+
 /// Reads a whole list in pages of this size.
 async fn pages(f: &Fixture, filter: &SessionFilter, size: u32) -> Vec<SessionId> {
     let (mut page, mut all) = (Page::first(size), Vec::new());
@@ -86,6 +89,7 @@ async fn pages(f: &Fixture, filter: &SessionFilter, size: u32) -> Vec<SessionId>
         let count = u32::try_from(items.len()).unwrap();
         assert!(count == size || (count < size && next.is_none()), "a page in the middle is short");
         all.extend(items.iter().map(|item| item.session.id));
+        assert!(all.len() < MOST, "the list has no end");
         match next {
             Some(cursor) => page = page.after(cursor),
             None => return all,

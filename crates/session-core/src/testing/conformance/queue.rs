@@ -212,12 +212,7 @@ pub async fn taken_ids_of_runs_and_crews_are_refused(f: &Fixture) {
 }
 
 async fn claim_all(f: &Fixture, runner: &RunnerProfile) -> Vec<RunId> {
-    let mut claimed = Vec::new();
-    while let Some(next) = f.claim(runner).await {
-        assert!(next.run.affinity.admits(runner), "{runner:?} got {:?}", next.run);
-        claimed.push(next.run.id);
-    }
-    claimed
+    f.claim_all(runner).await.into_iter().map(|run| run.id).collect()
 }
 
 /// Highest priority first; equal ones in the order of enqueueing, also within one batch and one instant, and whether
