@@ -150,13 +150,12 @@ fn served(runner: &RunnerProfile) -> Arg {
 async fn secured(tx: &mut Tx<'_>, runner: &RunnerProfile, best: CandidateRow) -> StoreResult<CandidateRow> {
     let values = args![best.place_key.as_str(), "", best.executor.as_str()];
     let values = values.into_iter().chain([served(runner)]).collect();
-    let chosen = match tx.conn.row::<CandidateRow>(&FREE, values).await? {
-        Some(free) => free,
-        None => {
-            // Somebody holds every one of them. Whether there is work must not depend on that: wait for the best.
-            tx.lock_session(id_of("runs", "session_id", &best.session_id)?).await?;
-            best
-        }
+    let chosen = if let Some(free) = tx.conn.row::<CandidateRow>(&FREE, values).await? {
+        free
+    } else {
+        // Somebody holds every one of them. Whether there is work must not depend on that: wait for the best.
+        tx.lock_session(id_of("runs", "session_id", &best.session_id)?).await?;
+        best
     };
     if let Some(crew) = &chosen.crew_id {
         tx.conn.rows::<TextRow>(&LOCK_CREW, args![crew.as_str()]).await?;

@@ -43,6 +43,7 @@ pub(crate) enum Failure {
 }
 
 impl From<sqlx::Error> for DatabaseError {
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the driver's list of errors grows with its versions")]
     fn from(error: sqlx::Error) -> Self {
         match error {
             sqlx::Error::Database(error) => Self::from_database(error.as_ref()),
@@ -94,6 +95,7 @@ impl DatabaseError {
     }
 }
 
+#[expect(clippy::wildcard_enum_match_arm, reason = "the driver's list of errors grows with its versions")]
 fn variant_of(error: &sqlx::Error) -> &'static str {
     match error {
         sqlx::Error::Configuration(_) => "the configuration is wrong",
@@ -105,6 +107,7 @@ fn variant_of(error: &sqlx::Error) -> &'static str {
     }
 }
 
+#[expect(clippy::wildcard_enum_match_arm, reason = "the system's list of errors is long and grows")]
 fn io_failure(error: &std::io::Error) -> Failure {
     match error.kind() {
         std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => Failure::Full,
@@ -168,6 +171,12 @@ pub(crate) fn broken(what: impl Into<Box<dyn StdError + Send + Sync>>) -> StoreE
 pub(crate) fn database_error(error: &StoreError) -> Option<&DatabaseError> {
     match error {
         StoreError::Unavailable(source) | StoreError::Backend(source) => source.downcast_ref(),
-        _ => None,
+        StoreError::UnknownSession(_)
+        | StoreError::UnknownRun(_)
+        | StoreError::Busy { .. }
+        | StoreError::Fenced { .. }
+        | StoreError::Transition(_)
+        | StoreError::Conflict(_)
+        | StoreError::Corrupt { .. } => None,
     }
 }

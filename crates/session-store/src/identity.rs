@@ -11,7 +11,7 @@ use session_core::{Conflict, StoreError};
 
 use crate::conn::{Conn, Sql};
 use crate::error::broken;
-use crate::rows::{TextRow, id_of};
+use crate::rows::{TextRow, id_of, timestamp};
 use crate::runs;
 use crate::tx::Tx;
 
@@ -126,7 +126,7 @@ pub(crate) async fn look(
     let Some(row) = conn.row::<RegistrationRow>(&LOOKUP, args![key.to_string()]).await? else {
         return Ok(Looked::Undecided);
     };
-    let time = |milliseconds| Timestamp::from_millisecond(milliseconds).map_err(broken);
+    let time = |milliseconds| timestamp(milliseconds).map_err(broken);
     let (expires_at, stamped_at) = (time(row.expires_at_ms)?, time(row.stamped_at_ms)?);
     if expires_at <= now || row.state == "terminated" {
         return Ok(Looked::Undecided);
@@ -169,7 +169,7 @@ pub(crate) async fn open(tx: &mut Tx<'_>, request: &OpenSession, now: Timestamp)
     let decided = decide(tx, request, key, now).await?;
     let session: SessionId = id_of("identities", "session_id", &decided.session_id)?;
     let number = u32::try_from(decided.generation).map_err(broken)?;
-    let expires_at = Timestamp::from_millisecond(decided.expires_at_ms).map_err(broken)?;
+    let expires_at = timestamp(decided.expires_at_ms).map_err(broken)?;
     let previous = match number {
         0 | 1 => None,
         _ => tx.conn.row::<TextRow>(&OF_GENERATION, args![key.to_string(), number - 1]).await?,

@@ -142,12 +142,11 @@ impl<'a> Planner<'a> {
         run: Option<RunId>,
     ) -> StoreResult<Option<Seq>> {
         let Some(origin) = &body.origin else { return Ok(None) };
-        let there = match self.new.get(&(session, origin)) {
-            Some(row) => self.rows.get(*row).map(|row| (row.seq, row.run, row.body)),
-            None => {
-                let first = self.known.origins.get(&(session, origin.clone()));
-                first.map(|(seq, first)| (*seq, first.run, first))
-            }
+        let there = if let Some(row) = self.new.get(&(session, origin)) {
+            self.rows.get(*row).map(|row| (row.seq, row.run, row.body))
+        } else {
+            let first = self.known.origins.get(&(session, origin.clone()));
+            first.map(|(seq, first)| (*seq, first.run, first))
         };
         match there {
             None => Ok(None),

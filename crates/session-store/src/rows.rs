@@ -170,7 +170,7 @@ impl RowReader<'_> {
     }
 
     fn time(&self, column: &'static str, milliseconds: i64) -> StoreResult<Timestamp> {
-        Timestamp::from_millisecond(milliseconds).map_err(|error| self.wrong(column, error))
+        timestamp(milliseconds).map_err(|error| self.wrong(column, error))
     }
 
     fn needed_time(&self, column: &'static str, milliseconds: Option<i64>) -> StoreResult<Timestamp> {
@@ -384,6 +384,14 @@ impl EventRow {
             body,
         })
     }
+}
+
+/// The time that stands for these milliseconds. The last one of the calendar is no whole number of them.
+pub(crate) fn timestamp(milliseconds: i64) -> Result<Timestamp, jiff::Error> {
+    if milliseconds == Timestamp::MAX.as_millisecond() {
+        return Ok(Timestamp::MAX);
+    }
+    Timestamp::from_millisecond(milliseconds)
 }
 
 /// Reads a column that holds an id, outside a whole row.

@@ -86,10 +86,14 @@ const WAITING: Sql = sql!(
      WHERE w.waits_for = $1 AND r.phase = 'pending' ORDER BY r.position"
 );
 
-const EXPIRED: Sql = sql!(
-    "SELECT id FROM runs WHERE lease_until_ms IS NOT NULL AND lease_until_ms < $1 \
-     ORDER BY lease_until_ms, position LIMIT $2"
-);
+/// Several reapers at once share the work.
+pub(crate) const EXPIRED: Sql = Sql::Each {
+    sqlite: "SELECT id FROM runs WHERE lease_until_ms IS NOT NULL AND lease_until_ms < $1 \
+             ORDER BY lease_until_ms, position LIMIT $2",
+    postgres: "SELECT r.id FROM runs r JOIN sessions s ON s.id = r.session_id \
+               WHERE r.lease_until_ms IS NOT NULL AND r.lease_until_ms < $1 \
+               ORDER BY r.lease_until_ms, r.position LIMIT $2 FOR NO KEY UPDATE OF s, r SKIP LOCKED",
+};
 
 const ON_RUNNER: Sql = sql!(
     "UPDATE sessions SET workspace_runner = $2, workspace_removed_at_ms = NULL \
@@ -203,11 +207,11 @@ async fn end(
     tx.wake(Topic::Queue);
     let ended = end_one(tx, run, ending, expired, now).await?;
     let mut failed = VecDeque::new();
-    match ended.state.phase() {
-        RunPhase::Completed => {
-            tx.write(&ONE_LESS, args![ended.id]).await?;
-        }
-        phase => failed.push_back((ended.id, phase)),
+    let phase = ended.state.phase();
+    if phase == RunPhase::Completed {
+        tx.write(&ONE_LESS, args![ended.id]).await?;
+    } else {
+        failed.push_back((ended.id, phase));
     }
     while let Some((id, phase)) = failed.pop_front() {
         for row in tx.conn.rows::<TextRow>(&WAITING, args![id]).await? {

@@ -1,6 +1,7 @@
 //! The registry of sessions.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::fmt::Write as _;
 
 use jiff::Timestamp;
 use session_core::event::{Event, EventKind, NewEvent, Payload};
@@ -100,7 +101,7 @@ pub(crate) fn list_query(filter: &SessionFilter, after: Option<Cursor>, limit: u
     let mut args = Args::new();
     let mut with = |part: &str, arg: Arg| {
         args.push(arg);
-        text.push_str(&format!(" AND {part}${}", args.len()));
+        number(&mut text, &format!(" AND {part}"), &args, "");
     };
     if let Some(principal) = &filter.principal {
         with("s.principal = ", principal.as_str().into());
@@ -114,7 +115,7 @@ pub(crate) fn list_query(filter: &SessionFilter, after: Option<Cursor>, limit: u
     if let Some(after) = after {
         with("(s.created_at_ms, s.id) < (", after.created_at.into());
         args.push(after.id.into());
-        text.push_str(&format!(", ${})", args.len()));
+        number(&mut text, ", ", &args, ")");
     }
     if filter.with_workspace {
         text.push_str(" AND s.workspace_removed_at_ms IS NULL");
@@ -123,8 +124,14 @@ pub(crate) fn list_query(filter: &SessionFilter, after: Option<Cursor>, limit: u
         text.push_str(" AND s.state <> 'terminated'");
     }
     args.push(limit.into());
-    text.push_str(&format!(" ORDER BY s.created_at_ms DESC, s.id DESC LIMIT ${}", args.len()));
+    number(&mut text, " ORDER BY s.created_at_ms DESC, s.id DESC LIMIT ", &args, "");
     (Sql::Composed(text), args)
+}
+
+/// Appends the number of the last parameter between two parts.
+fn number(text: &mut String, before: &str, args: &Args, after: &str) {
+    // Writing to a string cannot fail.
+    let _ = write!(text, "{before}${}{after}", args.len());
 }
 
 async fn last_runs(conn: &mut Conn<'_>, sessions: &[ManagedSession]) -> StoreResult<HashMap<SessionId, Run>> {
@@ -145,7 +152,7 @@ pub(crate) async fn import(
     imported: &Payload,
     now: Timestamp,
 ) -> StoreResult<ManagedSession> {
-    let mut origins = std::collections::HashSet::new();
+    let mut origins = HashSet::new();
     for (event, number) in events.iter().zip(1..) {
         if event.seq.0 != number {
             return Err(broken("the events are not numbered 1, 2, 3 …"));
@@ -182,7 +189,7 @@ pub(crate) async fn relabel(
     label: Option<&Label>,
     now: Timestamp,
 ) -> StoreResult<()> {
-    if tx.write(&SET_LABEL, args![id, label.map(|label| label.as_str())]).await? == 0 {
+    if tx.write(&SET_LABEL, args![id, label.map(Label::as_str)]).await? == 0 {
         return Err(StoreError::UnknownSession(id));
     }
     tx.record(id, record::session_label(label), now);

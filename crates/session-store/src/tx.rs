@@ -10,6 +10,7 @@ use std::pin::Pin;
 use jiff::Timestamp;
 use session_core::event::NewEvent;
 use session_core::ids::SessionId;
+use session_core::names::{AgentKey, Label};
 use session_core::session::{Generation, ManagedSession, NewSession, WorkspaceSpec};
 use session_core::state::{SessionState, TerminationReason, Trigger};
 use session_core::wake::Topic;
@@ -152,8 +153,8 @@ impl<'c> Tx<'c> {
             new.principal.as_str(),
             state.name(),
             since,
-            new.label.as_ref().map(|label| label.as_str()),
-            new.agent.as_ref().map(|agent| agent.as_str()),
+            new.label.as_ref().map(Label::as_str),
+            new.agent.as_ref().map(AgentKey::as_str),
             new.kind.as_str(),
             new.project.as_ref().map(|project| project.as_str()),
             new.metadata.as_str(),

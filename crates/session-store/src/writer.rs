@@ -242,7 +242,7 @@ impl Writer {
     /// SQLite checkpoints by itself but never waits for readers: when the log has grown all the same, wait for them.
     async fn bound_log(&mut self) {
         self.commits += 1;
-        if self.commits % COMMITS_PER_LOOK != 0 {
+        if !self.commits.is_multiple_of(COMMITS_PER_LOOK) {
             return;
         }
         let bytes = std::fs::metadata(&self.log).map_or(0, |log| log.len());
