@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 
 use camino::{Utf8Path, Utf8PathBuf};
+use rustix::fs::{Access, access};
 use session_core::RunId;
 
 /// How deep groups inside the run's group are followed.
@@ -86,6 +87,14 @@ impl RunCgroup {
     }
 }
 
+/// The group below which runs can have groups of their own; `None` where no cgroup v2 can be written.
+#[must_use]
+pub fn usable_cgroup() -> Option<Utf8PathBuf> {
+    let home = Home { path: own_group()? };
+    let may_make = access(home.path.as_std_path(), Access::WRITE_OK | Access::EXEC_OK).is_ok();
+    (may_make && home.take_in(0).is_ok()).then_some(home.path)
+}
+
 /// The group that a keeper came from.
 #[derive(Debug)]
 pub(super) struct Home {
@@ -121,6 +130,13 @@ fn directories(group: &Utf8Path) -> Vec<Utf8PathBuf> {
 }
 
 /// The caller's own group in the v2 hierarchy.
+/// The group below which runs get theirs; `None` where that cannot be done.
+pub(crate) fn usable() -> Option<Utf8PathBuf> {
+    let group = own_group()?;
+    let writable = rustix::fs::access(group.as_std_path(), rustix::fs::Access::WRITE_OK).is_ok();
+    (writable && group.join("cgroup.procs").exists()).then_some(group)
+}
+
 fn own_group() -> Option<Utf8PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;

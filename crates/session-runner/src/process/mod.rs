@@ -6,7 +6,7 @@
 //!
 //! Invariant: no process is ever signalled by a bare pid or by its name, see [`ProcessIdentity`].
 
-mod cgroup;
+pub(crate) mod cgroup;
 mod host_link;
 pub mod identity;
 mod keeper;
@@ -21,8 +21,10 @@ pub mod supervised;
 pub(crate) mod tool;
 mod tree;
 
+pub use cgroup::usable_cgroup;
 pub use identity::ProcessIdentity;
 pub use keeper::keeper_main;
+pub use orphans::OrphansEnded;
 pub use protocol::{
     CgroupPreference, EndCause, Exit, KeeperSpec, OnHostLoss, Progress, RunEnd, RunOutcome, SpawnFailure,
     SpawnFailureKind,

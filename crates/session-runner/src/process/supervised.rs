@@ -8,7 +8,7 @@ use std::process::Stdio;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use camino::Utf8PathBuf;
+use camino::{Utf8Path, Utf8PathBuf};
 use rustix::process::Signal;
 use session_core::RunId;
 use thiserror::Error;
@@ -165,6 +165,12 @@ impl Supervised {
     #[must_use]
     pub fn child(&self) -> &ProcessIdentity {
         &self.started.child
+    }
+
+    /// The cgroup of the tree, where there is one.
+    #[must_use]
+    pub fn cgroup(&self) -> Option<&Utf8Path> {
+        self.started.cgroup.as_deref()
     }
 
     /// Something to give orders with, from anywhere.

@@ -34,6 +34,11 @@ impl Git {
         Self { environment: inherited.chain(settings).collect() }
     }
 
+    /// What git calls itself.
+    pub fn version(&self) -> Result<String, WorkspaceError> {
+        self.run(Utf8Path::new("/"), &["--version"])
+    }
+
     /// Runs git in a directory of the project; its standard output without the last newline.
     pub(super) fn run(&self, project: &Utf8Path, arguments: &[&str]) -> Result<String, WorkspaceError> {
         let finished = self.try_run(project, arguments)?;

@@ -1,0 +1,143 @@
+//! What a program is started with, and what cannot be started.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use session_runner::process::protocol::SpecError;
+use session_runner::process::{
+    Exit, KeeperProgram, KeeperSpec, KeeperState, RunOutcome, SpawnError, SpawnFailure, SpawnFailureKind,
+    Supervised, recover_keeper,
+};
+use session_runner::workspace::log::Stream;
+
+use crate::fixture::{Place, block_on, keeper_program, other_host, own, program, run};
+
+pub(crate) fn argv_travels_verbatim() {
+    let place = Place::new();
+    let hard =
+        ["", " ", "'\"`", "$(touch x) ${HOME}", "a\nb\r\tc", "\\", "--", "é\u{1f600}", "*", "\u{1}\u{7f}"];
+    let mut spec = place.spec(&[]);
+    spec.argv = own(&["print-arguments"]);
+    spec.argv.extend(hard.map(String::from));
+    assert_eq!(run(&spec).exit, Some(Exit::Code(0)));
+    assert_eq!(serde_json::from_str::<Vec<String>>(&place.stdout()).unwrap(), hard);
+    assert!(!place.path.join("x").exists());
+}
+
+pub(crate) fn the_environment_is_what_was_given() {
+    let place = Place::new();
+    let mut spec = place.spec(&["/usr/bin/env", "-0"]);
+    spec.env =
+        vec![("A".into(), "1".into()), ("B".into(), "two\nlines = 'x'".into()), ("C".into(), String::new())];
+    assert_eq!(run(&spec).exit, Some(Exit::Code(0)));
+    // The log ends the line that the program has not ended.
+    assert_eq!(place.output(Stream::Stdout), b"A=1\0B=two\nlines = 'x'\0C=\0\n");
+}
+
+pub(crate) fn no_descriptor_is_inherited() {
+    let place = Place::new();
+    let spec = place.script(
+        "readlink /proc/$$/fd/* > program; readlink /proc/$PPID/fd/* > keeper; ls /proc/$$/fd | tr '\\n' ' ' > numbers; \
+         tr '\\0' '\\n' < /proc/$PPID/environ > keeper-env; echo done; exec sleep 1000",
+    );
+    let held = place.path.join("held");
+    fs::write(&held, "").unwrap();
+    let mut leaky = program("sh");
+    leaky.args(["-c", "exec 9<\"$1\" 11>&2; shift; exec \"$@\"", "sh", held.as_str(), &own(&[])[0]]);
+    let (mut host, keeper) = other_host(leaky, &place, &spec, "done");
+    let seen = |name: &str| fs::read_to_string(place.path.join(name)).unwrap();
+    // A shell has its script or its own copy of a descriptor at 10 and above, if anything.
+    assert!(!seen("program").contains("held"), "{}", seen("program"));
+    assert!(!seen("keeper").contains("held"), "{}", seen("keeper"));
+    assert_eq!(seen("keeper-env"), "", "the keeper's environment is empty");
+    assert_eq!(
+        seen("numbers").split(' ').filter(|number| number.parse::<u32>().is_ok_and(|n| n < 10)).count(),
+        3
+    );
+    host.kill().unwrap();
+    host.wait().unwrap();
+    crate::fixture::until_ended(&keeper);
+}
+
+pub(crate) fn what_cannot_be_started_says_why() {
+    let place = Place::new();
+    let script = place.path.join("script");
+    fs::write(&script, "#!/bin/sh\n").unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o600)).unwrap();
+    let missing = KeeperSpec { cwd: place.path.join("gone"), ..place.spec(&["true"]) };
+    let file = KeeperSpec { cwd: script.clone(), ..place.spec(&["true"]) };
+    let huge = "x".repeat(1 << 20);
+    for (spec, kind, words) in [
+        (place.spec(&["no-such-program"]), SpawnFailureKind::NotFound, "\"no-such-program\": no such file"),
+        (place.spec(&["/no/such/program"]), SpawnFailureKind::NotFound, "/no/such/program"),
+        (place.spec(&[script.as_str()]), SpawnFailureKind::Permission, "permission denied"),
+        (place.spec(&["true", &huge]), SpawnFailureKind::TooLong, "argument list too long"),
+        (missing, SpawnFailureKind::WorkingDirectory, "gone: no such file"),
+        (file, SpawnFailureKind::WorkingDirectory, "not a directory"),
+    ] {
+        let failure = failure(&spec);
+        assert_eq!(failure.kind, kind, "{failure:?}");
+        assert!(failure.message.contains(words), "{failure:?}");
+        let recorded = recover_keeper(&spec.state_file, spec.run).unwrap();
+        assert_eq!(recorded, KeeperState::Ended(RunOutcome::SpawnFailed(failure)));
+    }
+}
+
+pub(crate) fn what_no_process_can_hold_is_refused_before_anything_is_made() {
+    let place = Place::new();
+    let good = place.spec(&["true"]);
+    let with_argv =
+        |argv: &[&str]| KeeperSpec { argv: argv.iter().map(|a| (*a).into()).collect(), ..good.clone() };
+    let with_env =
+        |name: &str, value: &str| KeeperSpec { env: vec![(name.into(), value.into())], ..good.clone() };
+    for (spec, expect) in [
+        (with_argv(&[]), SpecError::NoProgram),
+        (with_argv(&[""]), SpecError::NoProgram),
+        (with_argv(&["true", "a\0b"]), SpecError::Nul("argv[1]".into())),
+        (with_env("A", "\0"), SpecError::Nul("env A".into())),
+        (with_env("A=B", "x"), SpecError::VariableName("A=B".into())),
+        (with_env("", "x"), SpecError::VariableName(String::new())),
+        (
+            KeeperSpec { cwd: "here".into(), ..good.clone() },
+            SpecError::Relative { field: "cwd", path: "here".into() },
+        ),
+    ] {
+        match block_on(Supervised::start(&keeper_program(), &spec)) {
+            Err(SpawnError::Spec(error)) => assert_eq!(error, expect),
+            other => panic!("expected {expect:?}, got {other:?}"),
+        }
+    }
+    assert_eq!(fs::read_dir(&place.path).unwrap().count(), 0);
+}
+
+pub(crate) fn without_a_record_nothing_is_started() {
+    let place = Place::new();
+    let mut spec = place.script("touch started");
+    spec.state_file = place.path.join("gone/keeper.json");
+    let failure = failure(&spec);
+    assert_eq!(failure.kind, SpawnFailureKind::StateFile, "{failure:?}");
+    assert!(failure.message.contains("gone/keeper.json"), "{failure:?}");
+    assert!(!place.path.join("started").exists());
+    assert_eq!(recover_keeper(&spec.state_file, spec.run).unwrap(), KeeperState::Never);
+}
+
+pub(crate) fn a_keeper_that_is_none_is_an_error() {
+    let place = Place::new();
+    let spec = place.spec(&["true"]);
+    let missing = KeeperProgram { path: "/no/such/keeper".into(), arguments: Vec::new(), stderr: None };
+    let error = block_on(Supervised::start(&missing, &spec)).unwrap_err();
+    assert!(matches!(error, SpawnError::Keeper { .. }), "{error:?}");
+    for mute in ["true", "cat"] {
+        let path = format!("/bin/{mute}").into();
+        let error =
+            block_on(Supervised::start(&KeeperProgram { path, ..missing.clone() }, &spec)).unwrap_err();
+        assert!(matches!(error, SpawnError::Lost { run, .. } if run == spec.run), "{mute}: {error:?}");
+    }
+}
+
+fn failure(spec: &KeeperSpec) -> SpawnFailure {
+    match block_on(Supervised::start(&keeper_program(), spec)) {
+        Err(SpawnError::Program(failure)) => failure,
+        other => panic!("expected a failure of the program, got {other:?}"),
+    }
+}

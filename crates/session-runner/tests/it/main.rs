@@ -1,0 +1,84 @@
+//! The tests with real processes. One binary is all of it: the tests, the keeper, a host that can be killed,
+//! and the programs that are run. So it brings its own small harness, which speaks the protocol of libtest as
+//! far as cargo and nextest use it.
+
+mod fixture;
+mod harness;
+mod keeper;
+mod keeper_output;
+mod keeper_start;
+mod log;
+mod orphans;
+mod programs;
+mod workspace;
+mod worktree;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.first().map(String::as_str) {
+        Some(fixture::KEEPER) => session_runner::process::keeper_main(),
+        Some(fixture::HOST) => fixture::host(&arguments),
+        Some(fixture::PROGRAM) => programs::run(arguments.get(1..).unwrap_or_default()),
+        _ => harness::run(&arguments, TESTS),
+    }
+}
+
+/// A test that is written and not listed here is dead code, which the compiler reports.
+const TESTS: &[harness::Test] = harness::tests![
+    keeper::exit_codes_and_signals_are_told_apart,
+    keeper::a_stop_lets_the_program_end_in_its_own_way,
+    keeper::a_program_that_ignores_sigterm_is_killed_after_the_grace,
+    keeper::a_kill_does_not_ask,
+    keeper::daemons_end_with_a_stop,
+    keeper::daemons_end_with_the_program,
+    keeper::a_tree_that_forks_is_outrun,
+    keeper::a_timeout_ends_the_run,
+    keeper::a_stopped_program_can_be_stopped,
+    keeper::a_silent_program_sees_the_end_of_stdin,
+    keeper_start::argv_travels_verbatim,
+    keeper_start::the_environment_is_what_was_given,
+    keeper_start::no_descriptor_is_inherited,
+    keeper_start::what_cannot_be_started_says_why,
+    keeper_start::what_no_process_can_hold_is_refused_before_anything_is_made,
+    keeper_start::without_a_record_nothing_is_started,
+    keeper_start::a_keeper_that_is_none_is_an_error,
+    keeper_output::a_gigabyte_is_quick_and_bounded_on_disk,
+    keeper_output::a_line_of_100_megabytes_is_whole,
+    keeper_output::binary_bytes_are_verbatim,
+    keeper_output::a_full_disk_is_counted_and_does_not_stop_the_run,
+    keeper_output::a_prompt_is_shown_before_its_line_ends,
+    keeper_output::a_host_that_does_not_read_slows_nothing,
+    orphans::the_death_of_the_host_ends_the_tree,
+    orphans::an_adopted_run_outlives_its_host_and_can_be_stopped,
+    orphans::an_adopted_run_ends_by_itself_and_is_recorded,
+    orphans::a_killed_keeper_is_noticed_and_its_tree_ended,
+    orphans::the_death_of_host_and_keeper_leaves_what_recovery_ends,
+    orphans::a_state_file_of_another_run_says_nothing,
+    log::records_come_back_as_they_were_written,
+    log::rotation_bounds_the_log,
+    log::the_last_lines_are_found_across_files,
+    log::torn_lines_are_closed_and_skipped,
+    log::a_follower_loses_nothing_over_rotations,
+    log::a_follower_that_is_outrun_says_so,
+    log::a_follower_waits_for_a_log_that_is_not_there_yet,
+    log::a_link_in_the_place_of_the_log_is_not_followed,
+    workspace::a_scratch_workspace_is_private_and_found_again,
+    workspace::an_in_place_workspace_is_the_project,
+    workspace::bad_places_are_named,
+    workspace::what_a_crash_left_half_made_is_made_anew,
+    workspace::a_lost_workspace_is_not_made_up,
+    workspace::a_removal_keeps_the_output_and_follows_no_link,
+    workspace::an_archive_holds_everything,
+    workspace::a_removal_that_was_cut_off_is_finished,
+    workspace::twenty_sessions_have_twenty_places,
+    worktree::a_worktree_is_a_branch_of_its_own,
+    worktree::a_part_of_a_project_is_worked_in,
+    worktree::projects_that_cannot_have_a_worktree_say_why,
+    worktree::unsaved_work_is_seen,
+    worktree::a_removal_keeps_unsaved_work,
+    worktree::a_branch_with_commits_of_its_own_survives,
+    worktree::a_half_made_worktree_is_taken_back,
+    worktree::a_moved_project_does_not_hold_a_forced_removal,
+];
