@@ -3,4 +3,9 @@
 #![forbid(unsafe_code)]
 
 mod architecture;
+mod crash;
+mod identity;
+mod input;
+mod records;
+mod run;
 mod tidy;

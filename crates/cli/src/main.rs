@@ -1,2 +1,78 @@
-//! .
-fn main() {}
+//! The roomette command: the composition root, the only place that knows the store and the manager.
+//!
+//! The same program is the command, the host in the background and the keeper of each run. The keeper is dispatched
+//! before a runtime or a thread starts, because it forks.
+
+#![forbid(unsafe_code)]
+#![expect(unreachable_pub, reason = "in a program everything is; `pub` says what a module offers to the others")]
+
+mod args;
+mod commands;
+mod config;
+mod context;
+mod crew;
+mod environment;
+mod failure;
+mod follow;
+mod host;
+mod output;
+mod paths;
+mod select;
+mod telemetry;
+mod transfer;
+mod view;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+use crate::args::Cli;
+use crate::failure::{Failure, Kind, Outcome};
+
+/// The hidden first argument by which this program is the keeper of a run.
+pub const KEEPER: &str = "__keeper";
+
+fn main() -> ExitCode {
+    if std::env::args_os().nth(1).is_some_and(|first| first == KEEPER) {
+        return session_runner::process::keeper_main();
+    }
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let code = if error.use_stderr() { Kind::Usage.code() } else { 0 };
+            // When neither stdout nor stderr can be written there is nobody to tell.
+            let _told = error.print();
+            return ExitCode::from(code);
+        }
+    };
+    let json = cli.json;
+    match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) if failure.message == output::CLOSED => ExitCode::SUCCESS,
+        Err(failure) => {
+            report(&failure, json);
+            failure.exit_code()
+        }
+    }
+}
+
+fn run(cli: Cli) -> Outcome<()> {
+    telemetry::start(cli.verbose);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::caused(Kind::Error, "the runtime cannot be started", &error))?;
+    let result = runtime.block_on(commands::execute(cli));
+    // A thread that still waits for a lock or a pipe must not keep the command from ending.
+    runtime.shutdown_background();
+    result
+}
+
+/// Tells what went wrong, on stderr: as a sentence, or as JSON where output is JSON.
+fn report(failure: &Failure, json: bool) {
+    match serde_json::to_string(failure) {
+        Ok(text) if json => output::say(&format!("{{\"error\":{text}}}")),
+        Ok(_) | Err(_) => output::say(&failure.to_string()),
+    }
+}

@@ -68,12 +68,7 @@ pub enum Decision {
 pub fn decide(phase: RunPhase, stop: Option<StopMode>, found: &Found, policy: OnHostLoss) -> Decision {
     let lost = || match stop {
         Some(_) => stopped(None),
-        None => Ending::because(
-            EndKind::Lost,
-            ReasonCode::HostLost,
-            None,
-            "its host went away; `roomette resume` runs it again in the same session",
-        ),
+        None => self::lost(HOST_WENT_AWAY),
     };
     match (phase, found) {
         (_, Found::Ended(ended)) => Decision::End(ending(*ended)),
@@ -83,7 +78,18 @@ pub fn decide(phase: RunPhase, stop: Option<StopMode>, found: &Found, policy: On
     }
 }
 
-fn stopped(exit: Option<Exit>) -> Ending {
+const HOST_WENT_AWAY: &str = "its host went away";
+
+/// The ending of a run of which nobody knows what it came to.
+#[must_use]
+pub fn lost(what: &str) -> Ending {
+    let message = format!("{what}; `roomette resume` runs it again in the same session");
+    Ending::because(EndKind::Lost, ReasonCode::HostLost, None, message)
+}
+
+/// The ending of a run that somebody stopped.
+#[must_use]
+pub fn stopped(exit: Option<Exit>) -> Ending {
     Ending::because(EndKind::Stopped, ReasonCode::StoppedByUser, exit, "stopped on request")
 }
 
@@ -99,12 +105,7 @@ pub fn ending(ended: KeeperEnding) -> Ending {
             exit,
             "ran for longer than its timeout; `--timeout` sets another",
         ),
-        (EndCause::HostLost, _) => Ending::because(
-            EndKind::Lost,
-            ReasonCode::HostLost,
-            exit,
-            "its host went away; `roomette resume` runs it again in the same session",
-        ),
+        (EndCause::HostLost, _) => Ending { exit, ..lost(HOST_WENT_AWAY) },
         (EndCause::Exited, Some(Exit::Code(0))) => Ending::completed(exit),
         (EndCause::Exited, Some(Exit::Code(code))) => Ending::because(
             EndKind::Failed,
@@ -118,12 +119,7 @@ pub fn ending(ended: KeeperEnding) -> Ending {
             exit,
             format!("was ended by signal {signal}, which roomette did not send"),
         ),
-        (EndCause::Exited, None) => Ending::because(
-            EndKind::Lost,
-            ReasonCode::HostLost,
-            None,
-            "its exit was not seen; `roomette resume` runs it again in the same session",
-        ),
+        (EndCause::Exited, None) => lost("its exit was not seen"),
     }
 }
 

@@ -1,9 +1,19 @@
 //! Workspaces and processes of one machine: the directory of every session, and the process tree of every run.
 //!
 //! This crate must never know the store or HTTP. [`process`] starts programs under a keeper and ends whole
-//! trees; [`workspace`] makes, describes and removes the directories of sessions.
+//! trees; [`workspace`] makes, describes and removes the directories of sessions. [`Runner`] claims runs and has each
+//! executed; [`recover`] deals with what a lost host left.
 
 #![forbid(unsafe_code)]
 
+pub mod doctor;
+mod executors;
 pub mod process;
+mod progress;
+mod recover;
+mod runner;
 pub mod workspace;
+
+pub use progress::Progress;
+pub use recover::{Adopted, Recovery, recover};
+pub use runner::{Runner, RunnerOptions};

@@ -9,7 +9,7 @@ use session_core::ports::{ClaimedRun, RunProgress};
 use session_core::run::{EndKind, Ending, Run};
 use session_core::{ManagedSession, RunPhase};
 use session_manager::Coordinator;
-use session_manager::recovery::{self, Decision, Found, OnHostLoss};
+use session_manager::recovery::{self, Decision, EndCause, Found, KeeperEnding, OnHostLoss};
 
 use crate::executors::outcome;
 use crate::process::orphans;
@@ -82,8 +82,10 @@ fn found(state: &KeeperState) -> Found {
     match state {
         KeeperState::Alive(_) => Found::Alive,
         KeeperState::Ended(RunOutcome::Ended(end)) => Found::Ended(outcome::keeper_ending(end)),
-        // It never ran, and that is how it ended.
-        KeeperState::Ended(RunOutcome::SpawnFailed(_)) => Found::Ended(outcome::never_ran()),
+        // What it came to is said by its record; here it counts that it is over.
+        KeeperState::Ended(RunOutcome::SpawnFailed(_)) => {
+            Found::Ended(KeeperEnding { cause: EndCause::Exited, exit: None })
+        }
         KeeperState::Gone(_) | KeeperState::Never => Found::Nothing,
     }
 }

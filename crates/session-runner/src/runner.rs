@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use camino::Utf8PathBuf;
 use session_core::affinity::RunnerProfile;
 use session_core::error::StoreError;
 use session_core::ports::{ClaimedRun, Directive};
@@ -19,11 +18,13 @@ use tokio::task::{self, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::executors::command::{Execution, Start};
 use crate::executors::Order;
+use crate::executors::command::{Execution, Start};
+use crate::process::KeeperProgram;
 use crate::progress::Progress;
 use crate::recover::Recovery;
-use crate::workspace::Layout;
+use crate::workspace::log::LogRotation;
+use crate::workspace::{Git, Layout};
 
 /// Settings of a runner.
 #[derive(Debug, Clone)]
@@ -32,25 +33,16 @@ pub struct RunnerOptions {
     pub runs_at_once: usize,
     /// Between asking a process to end and forcing it.
     pub grace: Duration,
-    /// The largest size of one log file, in bytes.
-    pub log_max_bytes: u64,
-    /// How many log files are kept, the current one included.
-    pub log_files: u32,
+    /// git, with the environment that it runs in.
+    pub git: Git,
+    /// When the logs of sessions are rotated.
+    pub log: LogRotation,
     /// What becomes of running processes when this process goes away.
     pub on_host_loss: OnHostLoss,
     /// The program that keeps each run.
-    pub keeper: Keeper,
+    pub keeper: KeeperProgram,
     /// How often claims that ran out are looked for.
     pub reap_every: Duration,
-}
-
-/// The program that keeps each run.
-#[derive(Debug, Clone)]
-pub struct Keeper {
-    /// Its path.
-    pub program: Utf8PathBuf,
-    /// Its arguments.
-    pub arguments: Vec<String>,
 }
 
 /// After a failed look into the queue, the next one comes after this long.
@@ -75,7 +67,12 @@ pub struct Runner {
 impl Runner {
     /// A runner for this machine.
     #[must_use]
-    pub fn new(coordinator: Coordinator, layout: Layout, profile: RunnerProfile, options: RunnerOptions) -> Self {
+    pub fn new(
+        coordinator: Coordinator,
+        layout: Layout,
+        profile: RunnerProfile,
+        options: RunnerOptions,
+    ) -> Self {
         let registry = Registry::new(options.runs_at_once, coordinator.lease());
         Self {
             coordinator,

@@ -2,6 +2,7 @@
 
 mod submit;
 
+use std::fmt;
 use std::sync::Arc;
 
 use jiff::SignedDuration;
@@ -53,6 +54,12 @@ pub struct Coordinator {
     env: Env,
     store: Arc<dyn Store>,
     options: DispatchOptions,
+}
+
+impl fmt::Debug for Coordinator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Coordinator").field("options", &self.options).finish_non_exhaustive()
+    }
 }
 
 impl Coordinator {

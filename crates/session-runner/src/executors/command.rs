@@ -1,26 +1,33 @@
 //! The executor `command`: any argv, run as it is under a keeper, in the session's workspace.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
-use serde_json::json;
+use session_core::ManagedSession;
 use session_core::error::StoreError;
 use session_core::event::Payload;
 use session_core::ports::RunProgress;
-use session_core::run::{EndKind, Ending, Exit, Fence, ReasonCode, Run, RunPhase, StopMode};
-use session_core::ManagedSession;
+use session_core::run::{EndKind, Ending, Fence, ReasonCode, Run, StopMode};
 use session_manager::Coordinator;
-use session_manager::recovery::{self, KeeperEnding, OnHostLoss};
+use session_manager::recovery::{self, OnHostLoss};
 use tokio::sync::mpsc;
 
-use super::Order;
+use super::{Order, outcome};
+use crate::process::protocol;
 use crate::process::{
-    self, CgroupPreference, KeeperEvent, KeeperReport, KeeperSpec, ProcessIdentity, RunEnd, Supervised,
+    CgroupPreference, Control, KeeperSpec, KeeperState, LivingKeeper, RunOutcome, RunReport, SpawnError,
+    Supervised,
 };
 use crate::progress::Progress;
 use crate::runner::RunnerOptions;
-use crate::workspace::{Layout, SessionDir, Workspace, WorkspaceRequest, environment, log};
+use crate::workspace::{
+    HostEnvironment, Layout, RunPlace, SessionDir, Workspace, WorkspaceRequest, child_environment, prepare,
+};
+
+/// Before what the store could not take is sent again: at first, and at the most.
+const RETRY_FIRST: Duration = Duration::from_millis(100);
+const RETRY_LAST: Duration = Duration::from_secs(5);
 
 /// One run, from its claim to its end.
 pub(crate) struct Execution {
@@ -39,26 +46,308 @@ pub(crate) enum Start {
     /// From nothing.
     Fresh,
     /// With a keeper that outlived its host.
-    Adopted(ProcessIdentity),
+    Adopted(LivingKeeper),
 }
 
-/// How the processes of a run came to their end.
+/// What the processes of a run came to.
 enum Came {
-    /// To this, and the run with them.
+    /// To this end.
     ToEnd(Ending, Option<Payload>),
-    /// Nothing is to be said about the run: it goes on, or belongs to another claim.
+    /// To nothing that is ours to say: the run goes on without us, or belongs to another claim.
     ToNothing,
 }
 
+impl Came {
+    fn to(outcome: &RunOutcome) -> Self {
+        Self::ToEnd(outcome::ending(outcome), outcome::result(outcome))
+    }
+}
+
 impl Execution {
+    /// Executes the run and says what it came to.
     pub(crate) async fn execute(mut self, start: Start) {
         let came = match start {
             Start::Fresh => self.fresh().await,
-            Start::Adopted(keeper) => self.adopted(keeper).await,
+            Start::Adopted(keeper) => self.adopted(&keeper).await,
         };
-        let came = came.unwrap_or_else(|ending| Came::ToEnd(*ending, None));
         if let Came::ToEnd(ending, result) = came {
             self.finish(ending, result).await;
         }
     }
+
+    async fn fresh(&mut self) -> Came {
+        if let Some(ending) = self.ordered_before_start() {
+            return Came::ToEnd(ending, None);
+        }
+        if !self.advance(RunProgress::Starting).await {
+            return Came::ToNothing;
+        }
+        let workspace = match self.workspace().await {
+            Ok(workspace) => workspace,
+            Err(ending) => return Came::ToEnd(ending, None),
+        };
+        let spec = match self.spec(&workspace) {
+            Ok(spec) => spec,
+            Err(ending) => return Came::ToEnd(ending, None),
+        };
+        let supervised = match Supervised::start(&self.options.keeper, &spec).await {
+            Ok(supervised) => supervised,
+            Err(error) => return Came::ToEnd(not_started(error), None),
+        };
+        if !self.advance(RunProgress::Running).await {
+            // Dropped, the keeper loses its host and ends the tree.
+            return Came::ToNothing;
+        }
+        outcome::record(&self.directory(), &self.session, &self.run, self.coordinator.env().now());
+        self.supervise(supervised).await
+    }
+
+    /// The order that came before anything was started, as an ending.
+    fn ordered_before_start(&mut self) -> Option<Ending> {
+        match self.orders.try_recv().ok()? {
+            Order::Stop(_) => Some(recovery::stopped(None)),
+            Order::HostEnds | Order::Leave => Some(recovery::lost("its host ended before it began")),
+        }
+    }
+
+    /// Watches the run until its tree has ended, and passes orders on.
+    async fn supervise(&mut self, mut supervised: Supervised) -> Came {
+        let control = supervised.control();
+        let mut host_ends = false;
+        loop {
+            tokio::select! {
+                report = supervised.next_report() => match report {
+                    Ok(Some(RunReport::Progress(progress))) => self.progress.line(self.run.id, progress.last_line),
+                    Ok(Some(RunReport::Ended(end))) => {
+                        self.progress.line(self.run.id, end.output.last_line.clone());
+                        return self.over(RunOutcome::Ended(end), host_ends);
+                    }
+                    Ok(Some(RunReport::KeeperLost(orphans))) => {
+                        return Came::ToEnd(outcome::keeper_lost(orphans), None);
+                    }
+                    Ok(None) => return Came::ToEnd(recovery::lost("its end was not reported"), None),
+                    Err(error) => {
+                        let what = format!("its keeper cannot be heard any more ({error})");
+                        return Came::ToEnd(recovery::lost(&what), None);
+                    }
+                },
+                order = next_order(&mut self.orders) => match order {
+                    Order::Leave => return Came::ToNothing,
+                    Order::HostEnds => {
+                        host_ends = true;
+                        pass_on(control.stop(None));
+                    }
+                    Order::Stop(mode) => self.pass_stop(&control, mode),
+                },
+            }
+        }
+    }
+
+    fn pass_stop(&self, control: &Control, mode: StopMode) {
+        pass_on(match mode {
+            StopMode::Graceful => control.stop(Some(self.options.grace)),
+            StopMode::Kill => control.kill(),
+        });
+    }
+
+    /// A run that ended because its host left was not stopped by anybody: it is lost, and can be resumed.
+    fn over(&self, outcome: RunOutcome, host_ends: bool) -> Came {
+        match &outcome {
+            RunOutcome::Ended(end) if host_ends && end.cause == protocol::EndCause::Stopped => {
+                Came::ToEnd(recovery::lost("its host ended"), outcome::result(&outcome))
+            }
+            RunOutcome::Ended(_) | RunOutcome::SpawnFailed(_) => Came::to(&outcome),
+        }
+    }
+
+    /// Watches a run whose keeper has no pipe to this host: its record says how it ended.
+    async fn adopted(&mut self, keeper: &LivingKeeper) -> Came {
+        loop {
+            tokio::select! {
+                state = keeper.wait() => return match state {
+                    Ok(KeeperState::Ended(outcome)) => Came::to(&outcome),
+                    Ok(KeeperState::Gone(_) | KeeperState::Never | KeeperState::Alive(_)) => {
+                        let (run, cgroup) = (self.run.id, keeper.record().cgroup.clone());
+                        let swept = tokio::task::spawn_blocking(move || {
+                            crate::process::orphans::end_run(run, cgroup.as_deref())
+                        });
+                        match swept.await.map_err(io::Error::other).and_then(|swept| swept) {
+                            Ok(orphans) => Came::ToEnd(outcome::keeper_lost(orphans), None),
+                            Err(error) => {
+                                Came::ToEnd(recovery::lost(&format!("its keeper was killed ({error})")), None)
+                            }
+                        }
+                    }
+                    Err(error) => {
+                        Came::ToEnd(recovery::lost(&format!("its keeper cannot be watched ({error})")), None)
+                    }
+                },
+                order = next_order(&mut self.orders) => match order {
+                    Order::Leave => return Came::ToNothing,
+                    Order::HostEnds | Order::Stop(StopMode::Graceful) => pass_on(keeper.stop()),
+                    Order::Stop(StopMode::Kill) => pass_on(keeper.kill()),
+                },
+            }
+        }
+    }
+
+    async fn workspace(&self) -> Result<Workspace, Ending> {
+        let (layout, git) = (self.layout.clone(), self.options.git.clone());
+        let request = WorkspaceRequest {
+            session: self.session.id,
+            kind: self.session.workspace.kind,
+            project: self.session.workspace.project.clone(),
+            base: None,
+        };
+        let failed =
+            |message: String| Ending::because(EndKind::Failed, ReasonCode::WorkspaceFailed, None, message);
+        match tokio::task::spawn_blocking(move || prepare(&layout, &git, &request)).await {
+            Ok(prepared) => prepared.map_err(|error| failed(sentence(&error))),
+            Err(error) => Err(failed(error.to_string())),
+        }
+    }
+
+    fn spec(&self, workspace: &Workspace) -> Result<KeeperSpec, Ending> {
+        let directory = self.directory();
+        let tmp = directory.tmp();
+        let place = RunPlace {
+            session: self.session.id,
+            run: self.run.id,
+            output: directory.output_dir(),
+            tmp: &tmp,
+        };
+        // What the caller's environment gives is in the run already: nothing of this host's is added.
+        let env =
+            child_environment(&HostEnvironment::default(), &place, &self.run.spec.env).map_err(|error| {
+                Ending::because(EndKind::Failed, ReasonCode::SpawnFailed, None, sentence(&error))
+            })?;
+        Ok(KeeperSpec {
+            session: self.session.id,
+            run: self.run.id,
+            argv: self.run.spec.argv.clone(),
+            env,
+            cwd: workspace.cwd.clone(),
+            log: directory.log(),
+            rotation: self.options.log,
+            state_file: directory.keeper_state(),
+            timeout_ms: self.run.spec.timeout.map(|timeout| milliseconds(timeout.unsigned_abs())),
+            grace_ms: milliseconds(self.options.grace),
+            on_host_loss: match self.options.on_host_loss {
+                OnHostLoss::End => protocol::OnHostLoss::End,
+                OnHostLoss::Adopt => protocol::OnHostLoss::Adopt,
+            },
+            cgroup: CgroupPreference::Auto,
+        })
+    }
+
+    fn directory(&self) -> SessionDir {
+        self.layout.session(self.session.id)
+    }
+
+    /// Says how far the run is; `false` if it is not ours any more.
+    async fn advance(&mut self, to: RunProgress) -> bool {
+        let mut wait = RETRY_FIRST;
+        loop {
+            match self.coordinator.advance(self.fence, to).await {
+                Ok(run) => {
+                    self.run = run;
+                    return true;
+                }
+                Err(error) if is_passing(&error) => {
+                    self.complain(&error, "the store does not take its progress")
+                }
+                Err(error) => {
+                    self.complain(&error, "the run belongs to another claim");
+                    return false;
+                }
+            }
+            wait = pause(wait).await;
+        }
+    }
+
+    /// Says how the run ended, until the store has it or says that it is not ours.
+    async fn finish(&mut self, ending: Ending, result: Option<Payload>) {
+        let mut wait = RETRY_FIRST;
+        loop {
+            match self.coordinator.finish(self.fence, ending.clone(), result.clone()).await {
+                Ok(run) => {
+                    outcome::record(&self.directory(), &self.session, &run, self.coordinator.env().now());
+                    return;
+                }
+                Err(error) if is_passing(&error) => self.complain(&error, "the store does not take its end"),
+                Err(error) => return self.complain(&error, "the end of the run was not recorded"),
+            }
+            tokio::select! {
+                next = pause(wait) => wait = next,
+                // The keeper's record is on disk; the next host finds it there.
+                order = next_order(&mut self.orders) => {
+                    if matches!(order, Order::HostEnds | Order::Leave) {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    fn complain(&self, error: &StoreError, what: &str) {
+        tracing::warn!(run = %self.run.id, error = error as &dyn std::error::Error, "{what}");
+    }
+}
+
+/// Whether trying again may help.
+fn is_passing(error: &StoreError) -> bool {
+    match error {
+        StoreError::Unavailable(_) | StoreError::Backend(_) => true,
+        StoreError::UnknownSession(_)
+        | StoreError::UnknownRun(_)
+        | StoreError::Busy { .. }
+        | StoreError::Fenced { .. }
+        | StoreError::Transition(_)
+        | StoreError::Conflict(_)
+        | StoreError::Corrupt { .. } => false,
+    }
+}
+
+/// Waits, and says for how long to wait the next time.
+async fn pause(wait: Duration) -> Duration {
+    tokio::time::sleep(wait).await;
+    (wait * 2).min(RETRY_LAST)
+}
+
+/// The next order; never, when nobody is left to give one.
+async fn next_order(orders: &mut mpsc::Receiver<Order>) -> Order {
+    match orders.recv().await {
+        Some(order) => order,
+        None => std::future::pending().await,
+    }
+}
+
+fn pass_on(passed: io::Result<bool>) {
+    if let Err(error) = passed {
+        tracing::warn!(%error, "an order did not reach the keeper");
+    }
+}
+
+fn not_started(error: SpawnError) -> Ending {
+    match error {
+        SpawnError::Program(failure) => outcome::not_started(&failure),
+        SpawnError::Spec(_) | SpawnError::Keeper { .. } | SpawnError::Lost { .. } => {
+            Ending::because(EndKind::Failed, ReasonCode::SpawnFailed, None, sentence(&error))
+        }
+    }
+}
+
+/// An error and what lies behind it, in one sentence.
+fn sentence(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text = format!("{text}: {cause}");
+        next = cause.source();
+    }
+    text
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,12 +1,13 @@
 //! What executes a run.
 
-pub mod command;
+pub(crate) mod command;
+pub(crate) mod outcome;
 
 use session_core::run::StopMode;
 
 /// What the runner may tell an execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Order {
+pub(crate) enum Order {
     /// Somebody wants the run to end.
     Stop(StopMode),
     /// This host goes away and takes its runs with it.

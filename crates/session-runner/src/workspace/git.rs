@@ -34,9 +34,9 @@ impl Git {
         Self { environment: inherited.chain(settings).collect() }
     }
 
-    /// What git calls itself.
+    /// What git says of itself, such as `git version 2.47.3`.
     pub fn version(&self) -> Result<String, WorkspaceError> {
-        self.run(Utf8Path::new("/"), &["--version"])
+        self.run(Utf8Path::new("/"), &["version"])
     }
 
     /// Runs git in a directory of the project; its standard output without the last newline.

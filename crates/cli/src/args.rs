@@ -1,0 +1,332 @@
+//! The command line.
+
+use camino::Utf8PathBuf;
+use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
+use jiff::SignedDuration;
+
+/// A host for AI agent sessions: each in a room of its own.
+///
+/// Every session has a stable id, its own workspace and its own log, survives a crash of the host, and is
+/// resumed in the right place.
+#[derive(Debug, Parser)]
+#[command(name = "roomette", version, propagate_version = true, disable_help_subcommand = true)]
+pub struct Cli {
+    /// Keep everything under this directory (also ROOMETTE_HOME).
+    #[arg(long, global = true, value_name = "DIR")]
+    pub home: Option<Utf8PathBuf>,
+    /// Where sessions are recorded: `sqlite:PATH` or `postgres://…` (also `store.url`).
+    #[arg(long, global = true, value_name = "URL")]
+    pub store: Option<String>,
+    /// Write JSON to stdout.
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Say more on stderr about what is done.
+    #[arg(long, short, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a task, the same task several times, or a crew of tasks, each in a session of its own.
+    Run(Box<RunArgs>),
+    /// List sessions.
+    Ps(PsArgs),
+    /// Show everything about a session.
+    Inspect(OneSession),
+    /// Show what a session's tasks wrote.
+    Logs(LogsArgs),
+    /// Show a session's event log.
+    Events(EventsArgs),
+    /// Wait until sessions have nothing left to run.
+    Wait(WaitArgs),
+    /// End what runs in sessions; they can be resumed.
+    Stop(StopArgs),
+    /// End sessions at once and for good.
+    Kill(Sessions),
+    /// Run again in the same session: same id, same workspace.
+    Resume(ResumeArgs),
+    /// Give a session another label.
+    Label(LabelArgs),
+    /// Deal with the runs of a host that went away.
+    Recover(RecoverArgs),
+    /// Remove the workspaces of sessions that ended a while ago.
+    Cleanup(CleanupArgs),
+    /// Write a session and its event log as JSON lines.
+    Export(OneSession),
+    /// Make a session of an exported one.
+    Import(ImportArgs),
+    /// Be the host of the data directory, until told to end.
+    Serve(ServeArgs),
+    /// Check what this machine offers, and what is missing.
+    Doctor,
+    /// Show the settings and where each came from.
+    Config(ConfigArgs),
+    /// Write a completion script for a shell.
+    Completion {
+        /// The shell.
+        shell: Shell,
+    },
+}
+
+/// `roomette run`
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// Run the task this many times, each in a session of its own.
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 1, conflicts_with = "file",
+          value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub count: u32,
+    /// Run the tasks of a crew file.
+    #[arg(long, short, value_name = "CREW.TOML", conflicts_with = "argv", required_unless_present = "argv")]
+    pub file: Option<Utf8PathBuf>,
+    /// How many run at once; default: as many as the host takes.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub at_once: Option<u32>,
+    /// Do not wait: print the session ids and leave the host to it.
+    #[arg(long, short)]
+    pub detach: bool,
+    #[command(flatten)]
+    pub task: TaskArgs,
+    /// Work in a git worktree of the project, on a branch of its own.
+    #[arg(long, conflicts_with_all = ["in_place", "file"])]
+    pub worktree: bool,
+    /// Work in the project directory itself.
+    #[arg(long, conflicts_with = "file")]
+    pub in_place: bool,
+    /// The project; default: the current directory. Without --in-place it means --worktree.
+    #[arg(long, value_name = "DIR", conflicts_with = "file")]
+    pub project: Option<Utf8PathBuf>,
+    /// Free text to find the session by.
+    #[arg(long, value_name = "TEXT", conflicts_with = "file")]
+    pub label: Option<String>,
+    /// Higher ones first.
+    #[arg(long, value_name = "P", default_value_t = 0, allow_negative_numbers = true, conflicts_with = "file")]
+    pub priority: i32,
+    /// A JSON object to keep with the session.
+    #[arg(long, value_name = "JSON", conflicts_with = "file")]
+    pub metadata: Option<String>,
+    /// The program and its arguments, passed on as they are.
+    #[arg(last = true, value_name = "ARGV")]
+    pub argv: Vec<String>,
+}
+
+/// What a run gets, however it is started.
+#[derive(Debug, Args)]
+pub struct TaskArgs {
+    /// A variable for the task: `NAME=VALUE`, or `NAME` to pass on the caller's. Repeatable.
+    #[arg(long, short, value_name = "NAME[=VALUE]")]
+    pub env: Vec<String>,
+    /// The longest wall time, such as `90s` or `1h 30m`.
+    #[arg(long, value_name = "DURATION")]
+    pub timeout: Option<SignedDuration>,
+}
+
+/// `roomette ps`
+#[derive(Debug, Args)]
+pub struct PsArgs {
+    /// Also sessions that are terminated.
+    #[arg(long, short)]
+    pub all: bool,
+    /// Only sessions with this label.
+    #[arg(long, value_name = "TEXT")]
+    pub label: Option<String>,
+    /// Only sessions with a run that is not over.
+    #[arg(long, short)]
+    pub busy: bool,
+    /// At most so many, newest first.
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 50,
+          value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub limit: u32,
+    /// Only what comes behind this place, as the page before says it.
+    #[arg(long, value_name = "CURSOR")]
+    pub after: Option<String>,
+    /// Print ids only, one a line.
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+/// One session.
+#[derive(Debug, Args)]
+pub struct OneSession {
+    /// A session id, the beginning of one, or a label.
+    pub session: String,
+}
+
+/// Several sessions.
+#[derive(Debug, Args)]
+pub struct Sessions {
+    /// Session ids, beginnings of them, or labels.
+    #[arg(required = true)]
+    pub sessions: Vec<String>,
+}
+
+/// `roomette logs`
+#[derive(Debug, Args)]
+pub struct LogsArgs {
+    /// A session id, the beginning of one, or a label.
+    pub session: String,
+    /// Go on as more is written, until the session has nothing left to run.
+    #[arg(long, short)]
+    pub follow: bool,
+    /// Only the last lines.
+    #[arg(long, short = 'n', value_name = "N")]
+    pub tail: Option<usize>,
+    /// Begin each line with its time.
+    #[arg(long, short)]
+    pub timestamps: bool,
+    /// Also show the changes of state.
+    #[arg(long)]
+    pub states: bool,
+}
+
+/// `roomette events`
+#[derive(Debug, Args)]
+pub struct EventsArgs {
+    /// A session id, the beginning of one, or a label.
+    pub session: String,
+    /// Only events behind this number.
+    #[arg(long, value_name = "SEQ", default_value_t = 0)]
+    pub after: u64,
+    /// At most so many.
+    #[arg(long, short = 'n', value_name = "N")]
+    pub limit: Option<u64>,
+}
+
+/// `roomette wait`
+#[derive(Debug, Args)]
+pub struct WaitArgs {
+    /// Session ids, beginnings of them, or labels.
+    #[arg(required = true)]
+    pub sessions: Vec<String>,
+    /// Give up after this long, with exit code 3.
+    #[arg(long, value_name = "DURATION")]
+    pub timeout: Option<SignedDuration>,
+}
+
+/// `roomette stop`
+#[derive(Debug, Args)]
+pub struct StopArgs {
+    /// Session ids, beginnings of them, or labels.
+    #[arg(required = true)]
+    pub sessions: Vec<String>,
+    /// Do not ask first.
+    #[arg(long)]
+    pub now: bool,
+    /// Do not wait until it is done.
+    #[arg(long, short)]
+    pub detach: bool,
+}
+
+/// `roomette resume`
+#[derive(Debug, Args)]
+pub struct ResumeArgs {
+    /// A session id, the beginning of one, or a label.
+    pub session: String,
+    /// Do not wait.
+    #[arg(long, short)]
+    pub detach: bool,
+    #[command(flatten)]
+    pub task: TaskArgs,
+    /// Another program and its arguments; default: those of the last run.
+    #[arg(last = true, value_name = "ARGV")]
+    pub argv: Vec<String>,
+}
+
+/// `roomette label`
+#[derive(Debug, Args)]
+pub struct LabelArgs {
+    /// A session id, the beginning of one, or a label.
+    pub session: String,
+    /// The new label.
+    #[arg(required_unless_present = "remove", conflicts_with = "remove")]
+    pub label: Option<String>,
+    /// Take the label away.
+    #[arg(long)]
+    pub remove: bool,
+}
+
+/// `roomette recover`
+#[derive(Debug, Args)]
+pub struct RecoverArgs {
+    /// Then run every session again whose run was lost.
+    #[arg(long)]
+    pub resume: bool,
+}
+
+/// `roomette cleanup`
+#[derive(Debug, Args)]
+pub struct CleanupArgs {
+    /// Only these sessions'; default: all.
+    pub sessions: Vec<String>,
+    /// Whose last run ended at least so long ago (also `cleanup.older_than`).
+    #[arg(long, value_name = "DURATION")]
+    pub older_than: Option<SignedDuration>,
+    /// Also worktrees with work that is nowhere else.
+    #[arg(long)]
+    pub force: bool,
+    /// Keep an archive of each (also `cleanup.archive`).
+    #[arg(long)]
+    pub archive: bool,
+    /// Only say what would be done.
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// `roomette import`
+#[derive(Debug, Args)]
+pub struct ImportArgs {
+    /// A file that `roomette export` wrote; `-` for standard input.
+    pub file: Utf8PathBuf,
+}
+
+/// `roomette serve`
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    /// Say on stdout when it is up, and end when there is nothing left to do.
+    #[arg(long, hide = true)]
+    pub background: bool,
+}
+
+/// `roomette config`
+#[derive(Debug, Args)]
+pub struct ConfigArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: ConfigCommand,
+}
+
+/// What to do with the settings.
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Show the settings and where each came from.
+    Show,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_task_is_passed_on_as_it_is() {
+        let cli = Cli::parse_from(["roomette", "run", "-n", "2", "--", "sh", "-c", "echo \"$(x)\"", "--json"]);
+        let Command::Run(run) = cli.command else { panic!() };
+        assert_eq!(run.argv, ["sh", "-c", "echo \"$(x)\"", "--json"]);
+        assert!(!cli.json);
+        for bad in [&["roomette", "run"][..], &["roomette", "run", "-n", "0", "--", "true"]] {
+            assert!(Cli::try_parse_from(bad).is_err(), "{bad:?}");
+        }
+        let both = ["roomette", "run", "-f", "crew.toml", "--", "true"];
+        assert!(Cli::try_parse_from(both).is_err());
+    }
+}

@@ -1,0 +1,56 @@
+//! One module a command.
+
+mod cleanup;
+mod config;
+mod doctor;
+mod events;
+mod inspect;
+mod label;
+mod logs;
+mod ps;
+mod recover;
+mod resume;
+mod run;
+mod serve;
+mod stop;
+mod transfer;
+mod wait;
+
+use clap::CommandFactory as _;
+
+use crate::args::{Cli, Command};
+use crate::context::Context;
+use crate::failure::Outcome;
+use crate::output;
+
+/// Does what the command line says.
+pub async fn execute(cli: Cli) -> Outcome<()> {
+    if let Command::Completion { shell } = cli.command {
+        // Needs no settings: it must work before anything is set up.
+        return output::write(|out| {
+            clap_complete::generate(shell, &mut Cli::command(), "roomette", out);
+            Ok(())
+        });
+    }
+    let context = Context::new(cli.home.as_deref(), cli.store, cli.json)?;
+    match cli.command {
+        Command::Run(args) => run::execute(&context, *args).await,
+        Command::Ps(args) => ps::execute(&context, args).await,
+        Command::Inspect(args) => inspect::execute(&context, &args.session).await,
+        Command::Logs(args) => logs::execute(&context, args).await,
+        Command::Events(args) => events::execute(&context, args).await,
+        Command::Wait(args) => wait::execute(&context, args).await,
+        Command::Stop(args) => stop::stop(&context, args).await,
+        Command::Kill(args) => stop::kill(&context, &args.sessions).await,
+        Command::Resume(args) => resume::execute(&context, args).await,
+        Command::Label(args) => label::execute(&context, args).await,
+        Command::Recover(args) => recover::execute(&context, &args).await,
+        Command::Cleanup(args) => cleanup::execute(&context, args).await,
+        Command::Export(args) => transfer::export(&context, &args.session).await,
+        Command::Import(args) => transfer::import(&context, &args.file).await,
+        Command::Serve(args) => serve::execute(&context, &args).await,
+        Command::Doctor => doctor::execute(&context).await,
+        Command::Config(args) => config::execute(&context, &args.command),
+        Command::Completion { .. } => Ok(()),
+    }
+}

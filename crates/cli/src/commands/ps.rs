@@ -1,0 +1,100 @@
+//! `roomette ps`: the sessions, newest first.
+
+use jiff::Timestamp;
+use serde::Serialize;
+use session_core::SessionId;
+use session_core::names::Label;
+use session_core::ports::{Cursor, Listing, Page, SessionFilter, SessionStore as _};
+use session_core::session::SessionSummary;
+
+use crate::args::PsArgs;
+use crate::context::Context;
+use crate::failure::{Failure, Kind, Outcome};
+use crate::view::SessionView;
+use crate::{output, view};
+
+/// One page, as scripts read it.
+#[derive(Serialize)]
+struct PageView {
+    sessions: Vec<SessionView>,
+    /// What `--after` takes for the next page.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
+}
+
+/// Lists sessions.
+pub async fn execute(context: &Context, args: PsArgs) -> Outcome<()> {
+    let label = args.label.as_deref().map(Label::new).transpose();
+    let filter = SessionFilter {
+        label: label.map_err(|error| Failure::of(Kind::Usage, &error))?,
+        busy: args.busy,
+        live: !args.all,
+        ..SessionFilter::default()
+    };
+    let mut page = Page::first(args.limit);
+    page.after = args.after.as_deref().map(parse_cursor).transpose()?;
+    let listing = match context.read_store().await? {
+        Some(store) => {
+            let listing = store.list(&filter, &page).await?;
+            store.close().await;
+            listing
+        }
+        None => Listing { items: Vec::new(), next: None },
+    };
+    let next = listing.next.map(|cursor| format!("{}:{}", cursor.created_at.as_millisecond(), cursor.id));
+    if context.json {
+        let layout = context.layout();
+        let directory = |summary: &SessionSummary| Some(layout.session(summary.session.id).root().to_string());
+        let sessions = listing.items.iter().map(|item| SessionView::new(item, directory(item))).collect();
+        return output::json(&PageView { sessions, next });
+    }
+    if args.quiet {
+        return listing.items.iter().try_for_each(|item| output::line(&item.session.id.to_string()));
+    }
+    if listing.items.is_empty() {
+        output::say("no sessions; `roomette run -- PROGRAM…` makes one");
+        return Ok(());
+    }
+    print(&listing, context.env.now())?;
+    if let Some(next) = next {
+        output::say(&format!("more: roomette ps --after {next}"));
+    }
+    Ok(())
+}
+
+fn print(listing: &Listing, now: Timestamp) -> Outcome<()> {
+    let mut table = output::table(&["SESSION", "LABEL", "STATUS", "EXIT", "TIME", "AGE", "COMMAND"]);
+    for item in &listing.items {
+        table.add_row(row(item, now));
+    }
+    output::print(&table)
+}
+
+fn row(item: &SessionSummary, now: Timestamp) -> Vec<String> {
+    let session = &item.session;
+    let run = item.last_run.as_ref();
+    let ended = run.and_then(|run| run.ended());
+    let exit = ended.and_then(|(_, ending)| ending.exit).map_or_else(|| "-".into(), |exit| match exit {
+        session_core::run::Exit::Code(code) => code.to_string(),
+        session_core::run::Exit::Signal(signal) => format!("signal {signal}"),
+    });
+    let elapsed = view::elapsed(run.and_then(|run| run.started_at), ended.map(|(at, _)| at), now);
+    let command = run.map(|run| output::harmless(&run.spec.argv.join(" "), 48)).unwrap_or_default();
+    vec![
+        view::short(&session.id.to_string()).into(),
+        session.label.as_ref().map(|label| output::harmless(label.as_str(), 24)).unwrap_or_default(),
+        item.status().into(),
+        exit,
+        elapsed.map_or_else(|| "-".into(), view::duration),
+        view::duration(now.duration_since(session.created_at)),
+        command,
+    ]
+}
+
+fn parse_cursor(text: &str) -> Outcome<Cursor> {
+    let parts = text.split_once(':').and_then(|(at, id)| {
+        let created_at = Timestamp::from_millisecond(at.parse().ok()?).ok()?;
+        Some(Cursor { created_at, id: id.parse::<SessionId>().ok()? })
+    });
+    parts.ok_or_else(|| Failure::usage(format!("--after {text:?} is no place in a list; the page before says it")))
+}

@@ -1,0 +1,162 @@
+//! `roomette run`: tasks, each in a session of its own.
+
+use session_core::SessionId;
+use session_core::names::Label;
+
+use crate::args::{RunArgs, TaskArgs};
+use crate::context::{Context, current_directory};
+use crate::crew::{self, Defaults};
+use crate::failure::{Failure, Kind, Outcome};
+use crate::follow::{self, Followed, OnInterrupt, Watched};
+use crate::host::link::{self, Connection};
+use crate::host::protocol::{
+    BudgetWire, Enqueued, NewSessionWire, Reply, Request, SessionWire, Submit, TaskWire, Update,
+};
+use crate::{environment, output, view};
+
+/// Enqueues the tasks, then watches them unless told not to.
+pub async fn execute(context: &Context, args: RunArgs) -> Outcome<()> {
+    let detach = args.detach;
+    let submit = submission(context, args)?;
+    let labels: Vec<Option<String>> = submit.tasks.iter().map(label_of).collect();
+    let mut connection = link::ensure_host(context).await?;
+    let enqueued = enqueue(&mut connection, submit).await?;
+    if detach {
+        return print_ids(context, &enqueued);
+    }
+    let watched = enqueued.iter().zip(labels);
+    let watched = watched.map(|(at, label)| Watched { session: at.session, run: at.run, label }).collect();
+    watch(context, connection, watched).await
+}
+
+/// Sends a submission.
+pub async fn enqueue(connection: &mut Connection, submit: Submit) -> Outcome<Vec<Enqueued>> {
+    match connection.ask(&Request::Submit(submit)).await? {
+        Reply::Submitted(enqueued) => Ok(enqueued),
+        _ => Err(Failure::new(Kind::Error, "the host answered something else")),
+    }
+}
+
+/// Watches runs until they are over, then says what each came to.
+pub async fn watch(context: &Context, connection: Connection, watched: Vec<Watched>) -> Outcome<()> {
+    let labels: Vec<_> = watched.iter().map(|watched| watched.label.clone()).collect();
+    let followed = follow::until_over(context, connection, watched, OnInterrupt::Stop, None).await?;
+    summary(context, &followed, &labels)?;
+    follow::verdict(&followed).map_or(Ok(()), Err)
+}
+
+/// The ids of what was enqueued: all that a script needs to go on.
+pub fn print_ids(context: &Context, enqueued: &[Enqueued]) -> Outcome<()> {
+    for at in enqueued {
+        if context.json { output::json(at)? } else { output::line(&at.session.to_string())? }
+    }
+    Ok(())
+}
+
+fn label_of(task: &TaskWire) -> Option<String> {
+    match &task.session {
+        SessionWire::New(session) => session.label.clone(),
+        SessionWire::Existing(_) => None,
+    }
+}
+
+fn submission(context: &Context, args: RunArgs) -> Outcome<Submit> {
+    let principal = context.principal()?.to_string();
+    let defaults = defaults(context, &args.task)?;
+    if let Some(path) = &args.file {
+        let crew = crew::read(path, &defaults)?;
+        return Ok(Submit { principal, at_once: args.at_once.or(crew.at_once), tasks: crew.tasks });
+    }
+    let (workspace, project) = workspace(&args)?;
+    if let Some(label) = &args.label {
+        Label::new(label).map_err(|error| Failure::of(Kind::Usage, &error))?;
+    }
+    let metadata = args.metadata.unwrap_or_else(|| "{}".into());
+    if let Err(error) = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(&metadata) {
+        return Err(Failure::caused(Kind::Usage, "--metadata is not a JSON object", &error)
+            .hint("for example --metadata '{\"ticket\": 42}'"));
+    }
+    let task = TaskWire {
+        name: None,
+        after: Vec::new(),
+        session: SessionWire::New(NewSessionWire {
+            label: args.label,
+            agent: None,
+            workspace: workspace.into(),
+            project,
+            metadata,
+            budget: BudgetWire::default(),
+        }),
+        argv: args.argv,
+        base_env: defaults.base_env,
+        env: defaults.env,
+        timeout: defaults.timeout,
+        priority: args.priority,
+    };
+    Ok(Submit { principal, at_once: args.at_once, tasks: vec![task; args.count as usize] })
+}
+
+/// What the caller's environment and flags give to every task.
+pub fn defaults(context: &Context, args: &TaskArgs) -> Outcome<Defaults> {
+    Ok(Defaults {
+        base_env: environment::base(context),
+        env: environment::named(context, &args.env)?,
+        timeout: args.timeout.or(context.config.run.timeout),
+    })
+}
+
+fn workspace(args: &RunArgs) -> Outcome<(&'static str, Option<String>)> {
+    let kind = match (args.in_place, args.worktree || args.project.is_some()) {
+        (true, _) => "in-place",
+        (false, true) => "worktree",
+        (false, false) => return Ok(("scratch", None)),
+    };
+    let directory = match &args.project {
+        Some(project) => project.clone(),
+        None => current_directory()?,
+    };
+    let project = crew::resolve(&directory).map_err(|reason| Failure::usage(format!("--project: {reason}")))?;
+    Ok((kind, Some(project.into())))
+}
+
+/// What each run came to, in the order in which they were given.
+fn summary(context: &Context, followed: &Followed, labels: &[Option<String>]) -> Outcome<()> {
+    if context.json {
+        return followed.updates.iter().try_for_each(output::json);
+    }
+    let labelled = labels.iter().any(Option::is_some);
+    let mut head = vec!["SESSION", "STATE", "EXIT", "TIME", "LAST LINE"];
+    if labelled {
+        head.insert(1, "LABEL");
+    }
+    let mut table = output::table(&head);
+    for (update, label) in followed.updates.iter().zip(labels) {
+        let mut row = row(update, context.env.now());
+        if labelled {
+            row.insert(1, label.as_deref().map(|label| output::harmless(label, 40)).unwrap_or_default());
+        }
+        table.add_row(row);
+    }
+    output::print(&table)
+}
+
+fn row(update: &Update, now: jiff::Timestamp) -> Vec<String> {
+    let session: SessionId = update.session;
+    let exit = match (update.exit_code, update.signal) {
+        (Some(code), _) => code.to_string(),
+        (None, Some(signal)) => format!("signal {signal}"),
+        (None, None) => "-".into(),
+    };
+    let elapsed = view::elapsed(update.started_at, update.ended_at, now).map(view::duration);
+    let state = match update.reason.as_deref() {
+        Some(reason) if reason != "exit_nonzero" => format!("{} ({reason})", update.state),
+        _ => update.state.clone(),
+    };
+    vec![
+        view::short(&session.to_string()).into(),
+        state,
+        exit,
+        elapsed.unwrap_or_else(|| "-".into()),
+        update.last_line.as_deref().map(|line| output::harmless(line, 80)).unwrap_or_default(),
+    ]
+}

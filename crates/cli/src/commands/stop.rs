@@ -1,0 +1,62 @@
+//! `roomette stop` and `roomette kill`.
+
+use session_core::SessionId;
+use session_core::ports::RunStore as _;
+
+use crate::args::StopArgs;
+use crate::context::Context;
+use crate::failure::Outcome;
+use crate::follow::{self, OnInterrupt, Watched};
+use crate::host::link::{Connection, Link};
+use crate::host::protocol::{Reply, Request};
+use crate::{output, select, view};
+
+/// Ends what runs in sessions; they can be resumed.
+pub async fn stop(context: &Context, args: StopArgs) -> Outcome<()> {
+    let sessions = select::several(context, &args.sessions).await?;
+    let mut link = Link::attach(context, "stop").await?;
+    let reply = link.ask(Request::Stop { sessions: sessions.clone(), now: args.now }).await;
+    link.close().await;
+    if reply? == (Reply::Stopped { runs: 0 }) {
+        output::say("nothing was running");
+    } else if !args.detach {
+        settled(context, &sessions).await?;
+    }
+    told(context, &sessions, "stopped")
+}
+
+/// Ends sessions at once and for good.
+pub async fn kill(context: &Context, texts: &[String]) -> Outcome<()> {
+    let sessions = select::several(context, texts).await?;
+    let mut link = Link::attach(context, "kill").await?;
+    let reply = link.ask(Request::Kill { sessions: sessions.clone() }).await;
+    link.close().await;
+    reply?;
+    settled(context, &sessions).await?;
+    told(context, &sessions, "killed")
+}
+
+/// Waits until nothing of the sessions is in flight any more.
+async fn settled(context: &Context, sessions: &[SessionId]) -> Outcome<()> {
+    let Some(connection) = Connection::open(context).await? else { return Ok(()) };
+    let Some(store) = context.read_store().await? else { return Ok(()) };
+    let mut watched = Vec::new();
+    for &session in sessions {
+        let last = store.runs(session, 1).await?.pop();
+        watched.extend(last.map(|run| Watched { session, run: run.id, label: None }));
+    }
+    store.close().await;
+    let quiet = Context { json: true, ..context.clone() };
+    follow::until_over(&quiet, connection, watched, OnInterrupt::Leave, None).await.map(drop)
+}
+
+fn told(context: &Context, sessions: &[SessionId], what: &str) -> Outcome<()> {
+    for session in sessions {
+        if context.json {
+            output::json(&serde_json::json!({ "session": session, "done": what }))?;
+        } else {
+            output::line(&format!("{} {what}", view::short(&session.to_string())))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,216 @@
+//! From files, environment and flags to one configuration that knows where each value came from.
+
+use std::collections::BTreeMap;
+use std::{fmt, fs, io};
+
+use camino::{Utf8Path, Utf8PathBuf};
+use toml::{Table, Value};
+
+use super::schema::Config;
+use crate::failure::{Failure, Kind, Outcome};
+
+/// Where a value came from, from the weakest to the strongest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Layer {
+    /// Built in.
+    Default,
+    /// A file.
+    File(Utf8PathBuf),
+    /// A variable of the environment.
+    Environment(String),
+    /// A flag of the command.
+    Flag(&'static str),
+}
+
+impl fmt::Display for Layer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::File(path) => write!(f, "{path}"),
+            Self::Environment(name) => write!(f, "${name}"),
+            Self::Flag(name) => write!(f, "--{name}"),
+        }
+    }
+}
+
+/// What the settings are made from.
+#[derive(Debug, Default)]
+pub struct Sources {
+    /// Files, weaker ones first; a missing one is skipped.
+    pub files: Vec<Utf8PathBuf>,
+    /// Variables of the environment.
+    pub environment: Vec<(String, String)>,
+    /// Flags: name, key and value.
+    pub flags: Vec<(&'static str, &'static str, String)>,
+}
+
+/// The settings, and for each key where its value came from.
+pub fn load(sources: &Sources) -> Outcome<(Config, BTreeMap<String, Layer>)> {
+    let defaults = Table::try_from(Config::default())
+        .map_err(|error| Failure::caused(Kind::Error, "the built-in settings cannot be written", &error))?;
+    let mut merged = defaults;
+    let mut origins = BTreeMap::new();
+    note(&merged, "", &Layer::Default, &mut origins);
+    for path in &sources.files {
+        if let Some(table) = read(path)? {
+            overlay(&mut merged, &table, "", &Layer::File(path.clone()), &mut origins);
+            verify(&merged, &format!("{path}"))?;
+        }
+    }
+    for (name, text) in &sources.environment {
+        if let Some(key) = variable_key(name, &merged) {
+            set(&mut merged, &key, text);
+            origins.insert(key, Layer::Environment(name.clone()));
+            verify(&merged, &format!("${name}"))?;
+        }
+    }
+    for (flag, key, text) in &sources.flags {
+        set(&mut merged, key, text);
+        origins.insert((*key).into(), Layer::Flag(flag));
+        verify(&merged, &format!("--{flag}"))?;
+    }
+    Ok((verify(&merged, "the settings")?, origins))
+}
+
+fn read(path: &Utf8Path) -> Outcome<Option<Table>> {
+    match fs::read_to_string(path) {
+        Ok(text) => match text.parse::<Table>() {
+            Ok(table) => Ok(Some(table)),
+            Err(error) => Err(Failure::caused(Kind::Usage, format!("{path} is not valid"), &error)),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Failure::caused(Kind::Error, format!("{path} cannot be read"), &error)),
+    }
+}
+
+/// The configuration that a table stands for; `whose` names the layer that was added last, so the one at fault.
+fn verify(table: &Table, whose: &str) -> Outcome<Config> {
+    let config: Config = table
+        .clone()
+        .try_into()
+        .map_err(|error| Failure::caused(Kind::Usage, format!("{whose} is not valid"), &error))?;
+    config.check().map_err(|reason| Failure::usage(format!("{whose}: {reason}")))?;
+    Ok(config)
+}
+
+fn overlay(base: &mut Table, over: &Table, prefix: &str, layer: &Layer, origins: &mut BTreeMap<String, Layer>) {
+    for (name, value) in over {
+        let key = join(prefix, name);
+        match (base.get_mut(name), value) {
+            (Some(Value::Table(base)), Value::Table(over)) => overlay(base, over, &key, layer, origins),
+            _ => {
+                base.insert(name.clone(), value.clone());
+                origins.insert(key, layer.clone());
+            }
+        }
+    }
+}
+
+fn note(table: &Table, prefix: &str, layer: &Layer, origins: &mut BTreeMap<String, Layer>) {
+    for (name, value) in table {
+        let key = join(prefix, name);
+        match value {
+            Value::Table(table) => note(table, &key, layer, origins),
+            Value::String(_)
+            | Value::Integer(_)
+            | Value::Float(_)
+            | Value::Boolean(_)
+            | Value::Datetime(_)
+            | Value::Array(_) => {
+                origins.insert(key, layer.clone());
+            }
+        }
+    }
+}
+
+fn join(prefix: &str, name: &str) -> String {
+    if prefix.is_empty() { name.into() } else { format!("{prefix}.{name}") }
+}
+
+/// What a run finds in its environment of itself: not settings, also when it calls us.
+const OF_A_RUN: [&str; 3] = ["ROOMETTE_SESSION_ID", "ROOMETTE_RUN_ID", "ROOMETTE_OUTPUT_DIR"];
+
+/// `ROOMETTE_HOST_RUNS_AT_ONCE` is `host.runs_at_once`. Variables of no section are not settings.
+fn variable_key(name: &str, merged: &Table) -> Option<String> {
+    if OF_A_RUN.contains(&name) {
+        return None;
+    }
+    let rest = name.strip_prefix("ROOMETTE_")?.to_ascii_lowercase();
+    let (section, key) = rest.split_once('_')?;
+    merged.contains_key(section).then(|| format!("{section}.{key}"))
+}
+
+/// Sets a key to a text, as the type that the key's present value has.
+fn set(table: &mut Table, key: &str, text: &str) {
+    let (section, name) = key.split_once('.').unwrap_or(("", key));
+    let Some(Value::Table(section)) = table.get_mut(section) else { return };
+    let value = match section.get(name) {
+        Some(Value::Integer(_)) => text.parse().map(Value::Integer).ok(),
+        Some(Value::Boolean(_)) => text.parse().map(Value::Boolean).ok(),
+        Some(Value::Array(_)) => {
+            let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
+            Some(Value::Array(words.map(|word| Value::String(word.into())).collect()))
+        }
+        Some(Value::String(_) | Value::Float(_) | Value::Datetime(_) | Value::Table(_)) | None => None,
+    };
+    // What cannot be parsed stays text, and is refused with the name of its layer when the types are checked.
+    section.insert(name.into(), value.unwrap_or_else(|| Value::String(text.into())));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(dir: &tempfile::TempDir, name: &str, text: &str) -> Utf8PathBuf {
+        let path = Utf8Path::from_path(dir.path()).unwrap().join(name);
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    #[test]
+    fn stronger_layers_win_and_origins_are_known() {
+        let dir = tempfile::tempdir().unwrap();
+        let user = file(&dir, "user.toml", "[host]\nruns_at_once = 2\nlinger = \"1m\"\n[run]\ntimeout = \"1h\"\n");
+        let project = file(&dir, "project.toml", "[host]\nruns_at_once = 3\n");
+        let sources = Sources {
+            files: vec![user.clone(), project.clone(), "/nowhere/at-all.toml".into()],
+            environment: vec![
+                ("ROOMETTE_RUN_PASS_ENV".into(), "A_KEY, B_KEY".into()),
+                ("ROOMETTE_RUN_ID".into(), "ignored".into()),
+            ],
+            flags: vec![("store", "store.url", "sqlite:/x.db".into())],
+        };
+        let (config, origins) = load(&sources).unwrap();
+        assert_eq!(config.host.runs_at_once, 3);
+        assert_eq!(config.host.linger.as_secs(), 60);
+        assert_eq!(config.run.pass_env, ["A_KEY", "B_KEY"]);
+        assert_eq!(origins["host.runs_at_once"], Layer::File(project));
+        assert_eq!(origins["run.timeout"], Layer::File(user));
+        assert_eq!(origins["run.pass_env"].to_string(), "$ROOMETTE_RUN_PASS_ENV");
+        assert_eq!(origins["store.url"].to_string(), "--store");
+        assert_eq!(origins["log.files"], Layer::Default);
+    }
+
+    #[test]
+    fn faults_name_their_layer_and_key() {
+        let dir = tempfile::tempdir().unwrap();
+        let check = |text: &str, environment: &[(&str, &str)], expect: &[&str]| {
+            let sources = Sources {
+                files: vec![file(&dir, "roomette.toml", text)],
+                environment: environment.iter().map(|&(n, v)| (n.into(), v.into())).collect(),
+                flags: Vec::new(),
+            };
+            let failure = load(&sources).unwrap_err();
+            assert_eq!(failure.kind, Kind::Usage);
+            for word in expect {
+                assert!(failure.to_string().contains(word), "{failure}: no {word}");
+            }
+        };
+        check("[host]\nruns_at_onec = 3\n", &[], &["roomette.toml", "runs_at_onec"]);
+        check("[hosts]\n", &[], &["roomette.toml", "hosts"]);
+        check("[host]\nruns_at_once = 0\n", &[], &["roomette.toml", "host.runs_at_once", "1 to 1000"]);
+        check("[host\n", &[], &["roomette.toml"]);
+        check("", &[("ROOMETTE_HOST_RUNS_AT_ONCE", "many")], &["$ROOMETTE_HOST_RUNS_AT_ONCE", "runs_at_once"]);
+        check("", &[("ROOMETTE_STORE_URLL", "x")], &["$ROOMETTE_STORE_URLL", "urll"]);
+    }
+}

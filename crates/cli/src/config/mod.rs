@@ -1,0 +1,7 @@
+//! Settings: built-in values < user file < project file < environment < flags. Unknown keys are errors.
+
+mod layers;
+mod schema;
+
+pub use layers::{Layer, Sources, load};
+pub use schema::{Config, HostLoss, Synchronous};

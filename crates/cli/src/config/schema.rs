@@ -1,0 +1,139 @@
+//! Every setting, its default and its range.
+
+use jiff::SignedDuration;
+use jiff::fmt::serde::duration::friendly::compact as friendly;
+use serde::{Deserialize, Serialize};
+
+/// Every setting, with its value.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Where sessions, runs and events are kept.
+    pub store: StoreConfig,
+    /// The process that supervises the runs of one data directory.
+    pub host: HostConfig,
+    /// What every run gets unless it says otherwise.
+    pub run: RunConfig,
+    /// The logs of sessions.
+    pub log: LogConfig,
+    /// The removal of old workspaces.
+    pub cleanup: CleanupConfig,
+}
+
+/// Where sessions, runs and events are kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StoreConfig {
+    /// `sqlite:PATH` or `postgres://…`; empty for `roomette.db` in the data directory.
+    pub url: String,
+    /// When a write counts as done on SQLite.
+    pub synchronous: Synchronous,
+}
+
+/// When a write counts as done on SQLite.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Synchronous {
+    /// When it is on the disk.
+    Full,
+    /// When the system has it: faster, and the last moments may be lost when the power fails.
+    Normal,
+}
+
+/// The process that supervises the runs of one data directory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostConfig {
+    /// How many runs execute at once, 1 to 1000.
+    pub runs_at_once: u32,
+    /// For how long a host in the background stays when it has nothing left to do.
+    #[serde(serialize_with = "friendly::required")]
+    pub linger: SignedDuration,
+    /// What becomes of running processes when their host goes away.
+    pub on_host_loss: HostLoss,
+}
+
+/// What becomes of running processes when their host goes away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum HostLoss {
+    /// They are ended, and their runs are `lost`.
+    End,
+    /// They go on, and the next host takes them over.
+    Adopt,
+}
+
+/// What every run gets unless it says otherwise.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunConfig {
+    /// Between asking a process to end and forcing it.
+    #[serde(serialize_with = "friendly::required")]
+    pub grace: SignedDuration,
+    /// The longest wall time; nothing for no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none", serialize_with = "friendly::optional")]
+    pub timeout: Option<SignedDuration>,
+    /// Variables that are passed on from the caller's environment, beside the built-in allow-list.
+    pub pass_env: Vec<String>,
+}
+
+/// The logs of sessions.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogConfig {
+    /// The largest size of one file in bytes; at least 65536.
+    pub max_bytes: u64,
+    /// How many files are kept, the current one included; 1 to 100.
+    pub files: u32,
+}
+
+/// The removal of old workspaces.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CleanupConfig {
+    /// How long after its last run ended a session's workspace is kept.
+    #[serde(serialize_with = "friendly::required")]
+    pub older_than: SignedDuration,
+    /// Whether a removed workspace is kept as an archive.
+    pub archive: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            store: StoreConfig { url: String::new(), synchronous: Synchronous::Full },
+            host: HostConfig {
+                runs_at_once: 8,
+                linger: SignedDuration::from_secs(3),
+                on_host_loss: HostLoss::End,
+            },
+            run: RunConfig { grace: SignedDuration::from_secs(10), timeout: None, pass_env: Vec::new() },
+            log: LogConfig { max_bytes: 16 * 1024 * 1024, files: 4 },
+            cleanup: CleanupConfig { older_than: SignedDuration::from_hours(24), archive: false },
+        }
+    }
+}
+
+impl Config {
+    /// The first setting that is out of its range, and the range.
+    pub fn check(&self) -> Result<(), String> {
+        let positive = |name: &str, value: SignedDuration| {
+            if value.is_negative() { Err(format!("{name} is negative")) } else { Ok(()) }
+        };
+        if !(1..=1_000).contains(&self.host.runs_at_once) {
+            return Err(format!("host.runs_at_once is {}, 1 to 1000 are allowed", self.host.runs_at_once));
+        }
+        if self.log.max_bytes < 65_536 {
+            return Err(format!("log.max_bytes is {}, at least 65536 is needed", self.log.max_bytes));
+        }
+        if !(1..=100).contains(&self.log.files) {
+            return Err(format!("log.files is {}, 1 to 100 are allowed", self.log.files));
+        }
+        if self.run.timeout.is_some_and(|timeout| timeout <= SignedDuration::ZERO) {
+            return Err("run.timeout must be longer than nothing".into());
+        }
+        positive("host.linger", self.host.linger)?;
+        positive("run.grace", self.run.grace)?;
+        positive("cleanup.older_than", self.cleanup.older_than)
+    }
+}

@@ -1,0 +1,131 @@
+//! What every command needs: where things lie, the settings, the outside world.
+
+use std::collections::BTreeMap;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use session_core::Env;
+use session_core::names::Principal;
+use session_runner::workspace::{Git, HostEnvironment, Layout};
+use session_store::{Durability, OpenError, OpenOptions, SqlStore, StoreUrl};
+
+use crate::config::{self, Config, Layer, Sources, Synchronous};
+use crate::failure::{Failure, Kind, Outcome};
+use crate::paths::Paths;
+
+/// What every command needs.
+#[derive(Debug, Clone)]
+pub struct Context {
+    /// Where things lie.
+    pub paths: Paths,
+    /// The settings.
+    pub config: Config,
+    /// Where each setting came from.
+    pub origins: BTreeMap<String, Layer>,
+    /// Time and ids.
+    pub env: Env,
+    /// Whether output is JSON.
+    pub json: bool,
+    /// The store that was named on the command line.
+    pub store_flag: Option<String>,
+    /// The caller's environment, as far as it is text.
+    pub environment: Vec<(String, String)>,
+}
+
+impl Context {
+    /// From the flags and the environment of this process.
+    #[expect(clippy::disallowed_methods, reason = "the composition root reads the environment, once")]
+    pub fn new(home: Option<&Utf8Path>, store: Option<String>, json: bool) -> Outcome<Self> {
+        let environment: Vec<(String, String)> = std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .collect();
+        let variable =
+            |name: &str| environment.iter().find(|(found, _)| found == name).map(|(_, value)| value.clone());
+        let paths = Paths::find(home, variable)?;
+        let project = current_directory().ok().map(|directory| directory.join(PROJECT_FILE));
+        let sources = Sources {
+            files: [paths.config.clone()].into_iter().chain(project).collect(),
+            environment: environment.clone(),
+            flags: store.iter().map(|url| ("store", "store.url", url.clone())).collect(),
+        };
+        let (config, origins) = config::load(&sources)?;
+        Ok(Self { paths, config, origins, env: Env::system(), json, store_flag: store, environment })
+    }
+
+    /// The directories of sessions.
+    pub fn layout(&self) -> Layout {
+        Layout::new(&self.paths.data)
+    }
+
+    /// git, with the allowed part of the caller's environment.
+    pub fn git(&self) -> Git {
+        Git::new(&self.host_environment())
+    }
+
+    /// The allowed part of the caller's environment.
+    pub fn host_environment(&self) -> HostEnvironment {
+        HostEnvironment::new(self.environment.iter().cloned())
+    }
+
+    /// Where sessions, runs and events are kept.
+    pub fn store_url(&self) -> Outcome<StoreUrl> {
+        let url = match self.config.store.url.as_str() {
+            "" => format!("sqlite:{}", self.paths.database()),
+            url => url.into(),
+        };
+        url.parse().map_err(|error| Failure::of(Kind::Usage, &error))
+    }
+
+    /// The store, for reading and writing; only the holder of the host lock opens it so.
+    pub async fn open_store(&self) -> Outcome<SqlStore> {
+        let durability = match self.config.store.synchronous {
+            Synchronous::Full => Durability::Full,
+            Synchronous::Normal => Durability::Normal,
+        };
+        let options = OpenOptions::default().durability(durability);
+        Ok(SqlStore::open(&self.store_url()?, options).await?)
+    }
+
+    /// The store, for reading beside a living host; `None` when nothing was ever stored.
+    pub async fn read_store(&self) -> Outcome<Option<SqlStore>> {
+        let url = self.store_url()?;
+        match SqlStore::open_reader(&url).await {
+            Ok(store) => Ok(Some(store)),
+            Err(OpenError::NoSchema(_) | OpenError::FileMissing(_) | OpenError::DirectoryMissing(_)) => Ok(None),
+            Err(error @ OpenError::SchemaOlder { .. }) => Err(Failure::of(Kind::Conflict, &error)
+                .hint("`roomette recover` brings it up to date, when no older host holds it any more")),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Whose sessions this process makes: the local user.
+    pub fn principal(&self) -> Outcome<Principal> {
+        let named = ["USER", "LOGNAME"].into_iter().find_map(|name| self.variable(name));
+        let uid = rustix::process::geteuid().as_raw();
+        let name = named.filter(|name| !name.is_empty()).map_or_else(|| format!("uid:{uid}"), Into::into);
+        Principal::new(&name).map_err(|error| Failure::of(Kind::Usage, &error))
+    }
+
+    /// A variable of the caller's environment.
+    pub fn variable(&self, name: &str) -> Option<&str> {
+        self.environment.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The path of this program, which also is the keeper and the host in the background.
+    pub fn program(&self) -> Outcome<Utf8PathBuf> {
+        let path = std::env::current_exe()
+            .map_err(|error| Failure::caused(Kind::Error, "the program's own path is unknown", &error))?;
+        Utf8PathBuf::from_path_buf(path)
+            .map_err(|path| Failure::usage(format!("the program's path {} is not UTF-8", path.display())))
+    }
+}
+
+/// A project's own settings, in its directory.
+const PROJECT_FILE: &str = ".roomette.toml";
+
+/// The directory that the command was called in.
+pub fn current_directory() -> Outcome<Utf8PathBuf> {
+    let directory = std::env::current_dir()
+        .map_err(|error| Failure::caused(Kind::Usage, "the current directory is gone or out of reach", &error))?;
+    Utf8PathBuf::from_path_buf(directory)
+        .map_err(|path| Failure::usage(format!("the current directory {} is not UTF-8", path.display())))
+}

@@ -1,0 +1,196 @@
+//! How a command reaches the host: it talks to the one that is there, starts one, or is the host itself for a moment.
+
+use std::fs::OpenOptions;
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use camino::Utf8Path;
+
+use super::lines::Lines;
+use super::lock::{self, HostLock};
+use super::operations::Operations;
+use super::protocol::{Greeting, LINE_MAX, Reply, Request};
+use super::socket;
+use crate::context::Context;
+use crate::failure::{Failure, Kind, Outcome};
+
+/// For how long a host that is just leaving is waited for.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A connection to the host of the data directory.
+#[derive(Debug)]
+pub struct Connection {
+    lines: Lines,
+    /// The host.
+    pub host: Greeting,
+}
+
+impl Connection {
+    /// Connects to the host; `None` when there is none.
+    pub async fn open(context: &Context) -> Outcome<Option<Self>> {
+        let path = context.paths.socket();
+        let failed = |error: &std::io::Error| {
+            Failure::caused(Kind::Unreachable, format!("the host at {path} does not answer"), error)
+        };
+        let Some(stream) = socket::connect(&path).await.map_err(|error| failed(&error))? else { return Ok(None) };
+        let mut lines = Lines::new(stream, LINE_MAX);
+        // A host that is just leaving closes without a greeting: then there is none.
+        let Some(host) = lines.read::<Greeting>().await.ok().flatten() else { return Ok(None) };
+        if host.roomette != env!("CARGO_PKG_VERSION") {
+            let message = format!(
+                "the host (process {}) is roomette {}, this is {}",
+                host.pid,
+                host.roomette,
+                env!("CARGO_PKG_VERSION")
+            );
+            return Err(Failure::new(Kind::Conflict, message)
+                .hint("wait until it has finished, or end it with `kill` and start again"));
+        }
+        Ok(Some(Self { lines, host }))
+    }
+
+    /// Asks, and takes the first reply.
+    pub async fn ask(&mut self, request: &Request) -> Outcome<Reply> {
+        let sent = self.lines.write(request).await;
+        sent.map_err(|error| self.gone(Some(&error)))?;
+        self.next().await
+    }
+
+    /// The next reply.
+    pub async fn next(&mut self) -> Outcome<Reply> {
+        match self.lines.read().await {
+            Ok(Some(Reply::Failed(failure))) => Err(failure),
+            Ok(Some(reply)) => Ok(reply),
+            Ok(None) => Err(self.gone(None)),
+            Err(error) => Err(self.gone(Some(&error))),
+        }
+    }
+
+    fn gone(&self, error: Option<&std::io::Error>) -> Failure {
+        let message = format!("the host (process {}) went away", self.host.pid);
+        let failure = match error {
+            Some(error) => Failure::caused(Kind::Unreachable, message, error),
+            None => Failure::new(Kind::Unreachable, message),
+        };
+        failure.hint("`roomette recover` says what became of its runs; `roomette resume` continues them")
+    }
+}
+
+/// Whoever does what a command asks for.
+#[derive(Debug)]
+pub enum Link {
+    /// The host of the data directory.
+    There(Box<Connection>),
+    /// This process: there is no host, and nothing runs.
+    Here(Box<Operations>, HostLock),
+}
+
+impl Link {
+    /// The host that is there, or this process in its place.
+    pub async fn attach(context: &Context, purpose: &str) -> Outcome<Self> {
+        if let Some(connection) = Connection::open(context).await? {
+            return Ok(Self::There(Box::new(connection)));
+        }
+        context.paths.make_data()?;
+        let starting = take_turn(context).await?;
+        // Whoever was starting one meanwhile is up now.
+        if let Some(connection) = Connection::open(context).await? {
+            return Ok(Self::There(Box::new(connection)));
+        }
+        let lock = HostLock::acquire(&context.paths, purpose, context.env.now(), PATIENCE).await?;
+        let mut operations = Operations::open(context).await?;
+        operations.recover().await?;
+        drop(starting);
+        Ok(Self::Here(Box::new(operations), lock))
+    }
+
+    /// Asks whoever it is.
+    pub async fn ask(&mut self, request: Request) -> Outcome<Reply> {
+        match self {
+            Self::There(connection) => connection.ask(&request).await,
+            Self::Here(operations, _) => operations.handle(request).await,
+        }
+    }
+
+    /// Leaves everything in order.
+    pub async fn close(self) {
+        match self {
+            Self::There(_) => {}
+            Self::Here(operations, lock) => {
+                operations.close().await;
+                drop(lock);
+            }
+        }
+    }
+}
+
+/// The host that is there, or a new one in the background.
+pub async fn ensure_host(context: &Context) -> Outcome<Connection> {
+    if let Some(connection) = Connection::open(context).await? {
+        return Ok(connection);
+    }
+    context.paths.make_data()?;
+    let starting = take_turn(context).await?;
+    if let Some(connection) = Connection::open(context).await? {
+        return Ok(connection);
+    }
+    start(context).await?;
+    drop(starting);
+    Connection::open(context).await?.ok_or_else(|| {
+        Failure::new(Kind::Unreachable, "the host that was started does not answer")
+            .hint(format!("{} says why", context.paths.host_log()))
+    })
+}
+
+/// Takes the lock under which hosts are started.
+pub async fn take_turn(context: &Context) -> Outcome<std::fs::File> {
+    let paths = context.paths.clone();
+    let waiting = tokio::task::spawn_blocking(move || lock::starting(&paths));
+    waiting.await.map_err(|error| Failure::caused(Kind::Error, "waiting for a host failed", &error))?
+}
+
+/// Starts a host in the background and waits until it says that it is up, or why it is not.
+async fn start(context: &Context) -> Outcome<()> {
+    let path = context.paths.host_log();
+    let log = OpenOptions::new().append(true).create(true).mode(0o600).open(&path);
+    let log = log.map_err(|error| Failure::caused(Kind::Error, format!("{path} cannot be opened"), &error))?;
+    let program = context.program()?;
+    let mut command = background(&program, context);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+    let failed = |error: &std::io::Error| Failure::caused(Kind::Error, "a host cannot be started", error);
+    let mut child = command.spawn().map_err(|error| failed(&error))?;
+    let Some(stdout) = child.stdout.take() else { return Err(Failure::new(Kind::Error, "no pipe to the host")) };
+    let line = tokio::task::spawn_blocking(move || {
+        let mut line = String::new();
+        BufReader::new(stdout).read_line(&mut line).map(|_| line)
+    });
+    let line = line.await.map_err(|error| Failure::caused(Kind::Error, "waiting for the host failed", &error))?;
+    match serde_json::from_str(&line.map_err(|error| failed(&error))?) {
+        Ok(Readiness::Up) => Ok(()),
+        Ok(Readiness::Failed(failure)) => Err(failure),
+        Err(_) => Err(Failure::new(Kind::Error, "the host ended before it was up").hint(format!("{path} says why"))),
+    }
+}
+
+/// What a host in the background says first, to whoever started it.
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Readiness {
+    /// It listens.
+    Up,
+    /// It could not start.
+    Failed(Failure),
+}
+
+#[expect(clippy::disallowed_methods, reason = "the host inherits the caller's environment: it is the same program")]
+fn background(program: &Utf8Path, context: &Context) -> Command {
+    let mut command = Command::new(program);
+    command.arg("--home").arg(&context.paths.data).arg("serve").arg("--background");
+    if let Some(url) = &context.store_flag {
+        command.arg("--store").arg(url);
+    }
+    command.current_dir(&context.paths.data);
+    command
+}

@@ -1,0 +1,305 @@
+//! What a host can be asked to do, each as one function: the same whether the request came over the socket or this
+//! process is the host for a moment.
+
+use std::sync::Arc;
+
+use camino::Utf8Path;
+use jiff::SignedDuration;
+use session_core::affinity::{Place, RunnerProfile};
+use session_core::budget::Budget;
+use session_core::error::StoreError;
+use session_core::event::{Payload, PayloadError};
+use session_core::names::{AgentKey, ExecutorType, Hostname, Label, NameError, Principal};
+use session_core::run::{RunSpec, StopMode};
+use session_core::ports::{RunStore as _, SessionStore as _};
+use session_core::{ManagedSession, SessionId};
+use session_manager::recovery::OnHostLoss;
+use session_manager::{Coordinator, DispatchOptions, Submission, Task, TaskSession};
+use session_runner::workspace::environment::check_variable;
+use session_runner::workspace::{Layout, finish_removals};
+use session_runner::{Recovery, recover};
+use session_store::SqlStore;
+
+use super::cleanup::Cleaner;
+use super::protocol::{BudgetWire, Enqueued, NewSessionWire, Recovered, Reply, Request, SessionWire, Submit, TaskWire};
+use super::runner_id;
+use crate::config::HostLoss;
+use crate::context::Context;
+use crate::failure::{Failure, Kind, Outcome};
+use crate::transfer;
+
+/// Everything a host can be asked to do.
+#[derive(Debug)]
+pub struct Operations {
+    context: Context,
+    store: SqlStore,
+    coordinator: Coordinator,
+    profile: RunnerProfile,
+    recovered: Vec<Recovered>,
+}
+
+impl Operations {
+    /// Opens the store; the caller holds the host lock.
+    pub async fn open(context: &Context) -> Outcome<Self> {
+        let profile = RunnerProfile {
+            id: runner_id::load_or_make(&context.paths.runner_id(), &context.env)?,
+            hostname: hostname()?,
+            executors: vec![ExecutorType::command()],
+            project_dirs: None,
+        };
+        let store = context.open_store().await?;
+        let shared = Arc::new(store.clone());
+        let coordinator = Coordinator::new(context.env.clone(), shared, DispatchOptions::default());
+        Ok(Self { context: context.clone(), store, coordinator, profile, recovered: Vec::new() })
+    }
+
+    /// Deals with the runs of a host that went away. Returns those that go on.
+    pub async fn recover(&mut self) -> Outcome<Recovery> {
+        let policy = match self.context.config.host.on_host_loss {
+            HostLoss::End => OnHostLoss::End,
+            HostLoss::Adopt => OnHostLoss::Adopt,
+        };
+        let layout = self.context.layout();
+        self.finish_removals(&layout).await?;
+        let grace = self.context.config.run.grace.unsigned_abs();
+        let recovery = recover(&self.coordinator, &layout, &self.profile, policy, grace).await?;
+        let reaped = self.coordinator.reap().await?;
+        let ended = recovery.ended.iter().chain(&reaped);
+        self.recovered = ended.map(recovered).chain(recovery.begun.iter().map(|c| recovered(&c.run))).collect();
+        self.recovered.extend(recovery.adopted.iter().map(|adopted| recovered(&adopted.claimed.run)));
+        Ok(recovery)
+    }
+
+    /// Goes on with removals of workspaces that a crash interrupted.
+    async fn finish_removals(&self, layout: &Layout) -> Outcome<()> {
+        let layout = layout.clone();
+        let finished = tokio::task::spawn_blocking(move || finish_removals(&layout)).await;
+        match finished.map_err(|error| error.to_string()).and_then(|done| done.map_err(|error| error.to_string())) {
+            Ok(sessions) => {
+                for session in sessions {
+                    self.store.workspace_removed(session, self.context.env.now()).await?;
+                }
+            }
+            // What is left takes room, and nothing more; the next start tries again.
+            Err(error) => tracing::warn!(%error, "the removal of a workspace could not be finished"),
+        }
+        Ok(())
+    }
+
+    /// Does what is asked for.
+    pub async fn handle(&self, request: Request) -> Outcome<Reply> {
+        match request {
+            Request::Submit(submit) => self.submit(submit).await,
+            Request::Follow { .. } => Err(Failure::new(Kind::Unreachable, "no host is running, so nothing changes")),
+            Request::Stop { sessions, now } => self.stop(&sessions, now).await,
+            Request::Kill { sessions } => {
+                for session in sessions {
+                    self.coordinator.kill(session).await?;
+                }
+                Ok(Reply::Done)
+            }
+            Request::Label { session, label } => {
+                let label = label.as_deref().map(Label::new).transpose().map_err(bad_name)?;
+                self.store.relabel(session, label, self.context.env.now()).await?;
+                Ok(Reply::Done)
+            }
+            Request::Cleanup(request) => self.cleaner().run(&request).await.map(Reply::Cleaned),
+            Request::Import { lines } => {
+                let principal = self.context.principal()?;
+                transfer::import(&self.store, &lines, principal, &self.context.env).await.map(Reply::Imported)
+            }
+            Request::Recovered => Ok(Reply::Recovered(self.recovered.clone())),
+        }
+    }
+
+    fn cleaner(&self) -> Cleaner {
+        Cleaner {
+            store: self.store.clone(),
+            layout: self.layout(),
+            git: self.context.git(),
+            runner: self.profile.id,
+            now: self.context.env.now(),
+        }
+    }
+
+    async fn stop(&self, sessions: &[SessionId], now: bool) -> Outcome<Reply> {
+        let mode = if now { StopMode::Kill } else { StopMode::Graceful };
+        let mut runs = 0;
+        for session in sessions {
+            runs += self.coordinator.stop(*session, mode).await?.len();
+        }
+        Ok(Reply::Stopped { runs })
+    }
+
+    async fn submit(&self, submit: Submit) -> Outcome<Reply> {
+        let mut place = Place::Runner(self.profile.id);
+        let mut tasks = Vec::with_capacity(submit.tasks.len());
+        for (index, wire) in submit.tasks.into_iter().enumerate() {
+            let field = wire.name.clone().map_or_else(|| format!("tasks[{index}]"), |name| format!("task {name:?}"));
+            let (task, session) = self.task(wire).await.map_err(|failure| Failure {
+                message: format!("{field}: {}", failure.message),
+                ..failure
+            })?;
+            // A further run goes where the session's workspace lies.
+            if let Some(runner) = session.and_then(|session| session.workspace.runner) {
+                place = Place::Runner(runner);
+            }
+            tasks.push(task);
+        }
+        let principal = Principal::new(&submit.principal).map_err(bad_name)?;
+        let submission = Submission { principal, place, at_once: submit.at_once, tasks };
+        let runs = self.coordinator.submit(submission).await?;
+        Ok(Reply::Submitted(runs.iter().map(|run| Enqueued { session: run.session, run: run.id }).collect()))
+    }
+
+    async fn task(&self, wire: TaskWire) -> Outcome<(Task, Option<ManagedSession>)> {
+        let TaskWire { name, after, session, argv, base_env, env, timeout, priority } = wire;
+        for (name, value) in &env {
+            check_variable(name, value).map_err(|error| Failure::of(Kind::Usage, &error))?;
+        }
+        let task = |session, argv, env, timeout| Task { name, after, session, argv, env, timeout, priority };
+        match session {
+            SessionWire::New(new) => {
+                let session = new_session(&new)?;
+                Ok((task(session, argv, overlay(base_env, env), timeout), None))
+            }
+            SessionWire::Existing(id) => {
+                let Some(session) = self.store.session(id).await? else {
+                    return Err(StoreError::UnknownSession(id).into());
+                };
+                let last = self.store.runs(id, 1).await?.pop().map(|run| run.spec);
+                let spec = again(last, argv, base_env, env, timeout)?;
+                Ok((task(TaskSession::Existing(id), spec.argv, spec.env, spec.timeout), Some(session)))
+            }
+        }
+    }
+
+    /// The runs' use-cases.
+    pub fn coordinator(&self) -> &Coordinator {
+        &self.coordinator
+    }
+
+    /// What this host offers.
+    pub fn profile(&self) -> &RunnerProfile {
+        &self.profile
+    }
+
+    /// The directories of sessions.
+    pub fn layout(&self) -> Layout {
+        self.context.layout()
+    }
+
+    /// Closes the store.
+    pub async fn close(self) {
+        let Self { store, coordinator, .. } = self;
+        drop(coordinator);
+        store.close().await;
+    }
+}
+
+/// The next run of a session: what is not given is as in the last one.
+fn again(
+    last: Option<RunSpec>,
+    argv: Vec<String>,
+    base_env: Vec<(String, String)>,
+    env: Vec<(String, String)>,
+    timeout: Option<SignedDuration>,
+) -> Outcome<RunSpec> {
+    let (last_argv, last_env, last_timeout) = match last {
+        Some(spec) => (spec.argv, spec.env, spec.timeout),
+        None => (Vec::new(), base_env, None),
+    };
+    let argv = if argv.is_empty() { last_argv } else { argv };
+    if argv.is_empty() {
+        return Err(Failure::usage("the session never ran, so there is nothing to run again")
+            .hint("say what to run: `roomette resume SESSION -- PROGRAM…`"));
+    }
+    Ok(RunSpec { argv, env: overlay(last_env, env), timeout: timeout.or(last_timeout) })
+}
+
+/// `over` on top of `base`: a name that both have keeps its place and takes the later value.
+fn overlay(mut base: Vec<(String, String)>, over: Vec<(String, String)>) -> Vec<(String, String)> {
+    for (name, value) in over {
+        match base.iter_mut().find(|(found, _)| *found == name) {
+            Some((_, old)) => *old = value,
+            None => base.push((name, value)),
+        }
+    }
+    base
+}
+
+fn new_session(wire: &NewSessionWire) -> Outcome<TaskSession> {
+    let metadata = Payload::parse(&wire.metadata).map_err(|error| match error {
+        PayloadError::NotJson(_) => Failure::usage("metadata: is not a JSON object"),
+        PayloadError::TooLarge(_) => Failure::usage(format!("metadata: {error}")),
+    })?;
+    Ok(TaskSession::New {
+        label: wire.label.as_deref().map(Label::new).transpose().map_err(bad_name)?,
+        agent: wire.agent.as_deref().map(AgentKey::new).transpose().map_err(bad_name)?,
+        kind: wire.workspace.parse().map_err(|error| Failure::of(Kind::Usage, &error))?,
+        project: wire.project.as_deref().map(|path| Utf8Path::new(path).into()),
+        metadata,
+        budget: budget(wire.budget),
+    })
+}
+
+fn budget(wire: BudgetWire) -> Budget {
+    let default = Budget::default();
+    Budget {
+        tokens_max: wire.tokens.unwrap_or(default.tokens_max),
+        tool_calls_max: wire.tool_calls.unwrap_or(default.tool_calls_max),
+        turns_max: wire.turns,
+        cost_micros_max: wire.cost_micros,
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+fn bad_name(error: NameError) -> Failure {
+    Failure::of(Kind::Usage, &error)
+}
+
+fn hostname() -> Outcome<Hostname> {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    Hostname::new(&name).map_err(bad_name)
+}
+
+fn recovered(run: &session_core::Run) -> Recovered {
+    let message = run.ended().map_or_else(
+        || "goes on".into(),
+        |(_, ending)| if ending.message.is_empty() { "had completed".into() } else { ending.message.clone() },
+    );
+    Recovered { session: run.session, run: run.id, state: run.state.phase().code().into(), message }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pairs(text: &[(&str, &str)]) -> Vec<(String, String)> {
+        text.iter().map(|&(name, value)| (name.into(), value.into())).collect()
+    }
+
+    #[test]
+    fn a_further_run_is_the_last_one_with_what_was_said_anew() {
+        let last = RunSpec {
+            argv: vec!["make".into()],
+            env: pairs(&[("PATH", "/bin"), ("A", "1")]),
+            timeout: Some(SignedDuration::from_secs(5)),
+        };
+        let same = again(Some(last.clone()), Vec::new(), pairs(&[("PATH", "/other")]), Vec::new(), None).unwrap();
+        assert_eq!(same, last);
+        let changed = again(
+            Some(last),
+            vec!["ls".into()],
+            Vec::new(),
+            pairs(&[("A", "2"), ("B", "3")]),
+            Some(SignedDuration::from_secs(9)),
+        );
+        let changed = changed.unwrap();
+        assert_eq!(changed.argv, ["ls"]);
+        assert_eq!(changed.env, pairs(&[("PATH", "/bin"), ("A", "2"), ("B", "3")]));
+        assert_eq!(changed.timeout, Some(SignedDuration::from_secs(9)));
+        let never = again(None, Vec::new(), Vec::new(), Vec::new(), None).unwrap_err();
+        assert_eq!(never.kind, Kind::Usage);
+    }
+}

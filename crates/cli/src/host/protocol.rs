@@ -1,0 +1,247 @@
+//! What a command and the host of a data directory say to each other: JSON, one value a line.
+//!
+//! The host greets whoever connects; a command speaks only after that, so that a connection to a host that is just
+//! leaving is noticed before anything was asked. One request, then its reply, or, for `follow`, replies until the end.
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+use session_core::{RunId, SessionId};
+
+use crate::failure::Failure;
+
+/// The longest line: a submission of many tasks with their environments fits.
+pub const LINE_MAX: usize = 64 * 1024 * 1024;
+
+/// The first line that the host says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Greeting {
+    /// The host's version. Commands of another one are refused: they may mean something else.
+    pub roomette: String,
+    /// The host's process.
+    pub pid: u32,
+}
+
+/// What a command asks of the host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "snake_case")]
+pub enum Request {
+    /// Enqueue tasks.
+    Submit(Submit),
+    /// Tell what becomes of these runs, until all are over.
+    Follow {
+        /// The runs.
+        runs: Vec<RunId>,
+    },
+    /// End what runs in these sessions; the sessions stay.
+    Stop {
+        /// The sessions.
+        sessions: Vec<SessionId>,
+        /// Without asking first.
+        now: bool,
+    },
+    /// End these sessions for good.
+    Kill {
+        /// The sessions.
+        sessions: Vec<SessionId>,
+    },
+    /// Give a session another label, or none.
+    Label {
+        /// The session.
+        session: SessionId,
+        /// The label.
+        label: Option<String>,
+    },
+    /// Remove old workspaces.
+    Cleanup(Cleanup),
+    /// Make a session of an exported one.
+    Import {
+        /// The lines of the export.
+        lines: Vec<String>,
+    },
+    /// Say what was recovered when the host started.
+    Recovered,
+}
+
+/// Tasks to enqueue.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Submit {
+    /// Whose they are.
+    pub principal: String,
+    /// How many of them at once.
+    pub at_once: Option<u32>,
+    /// The tasks.
+    pub tasks: Vec<TaskWire>,
+}
+
+/// One task.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskWire {
+    /// By what others refer to it.
+    pub name: Option<String>,
+    /// Whom it comes after.
+    pub after: Vec<String>,
+    /// In which session.
+    pub session: SessionWire,
+    /// The program and its arguments; nothing for those of the session's last run.
+    pub argv: Vec<String>,
+    /// What the caller's environment gives. A further run of a session keeps what its last one had.
+    pub base_env: Vec<(String, String)>,
+    /// What was set by name; comes on top.
+    pub env: Vec<(String, String)>,
+    /// The longest wall time.
+    pub timeout: Option<SignedDuration>,
+    /// Higher ones first.
+    pub priority: i32,
+}
+
+/// The session of a task.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SessionWire {
+    /// A new one.
+    New(NewSessionWire),
+    /// One that exists.
+    Existing(SessionId),
+}
+
+/// A session to make.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NewSessionWire {
+    /// Free text for people.
+    pub label: Option<String>,
+    /// The agent that works in it.
+    pub agent: Option<String>,
+    /// `scratch`, `worktree` or `in-place`.
+    pub workspace: String,
+    /// The project.
+    pub project: Option<String>,
+    /// A JSON object, as text.
+    pub metadata: String,
+    /// What it may use up.
+    pub budget: BudgetWire,
+}
+
+/// What a session may use up; what is not given is the default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BudgetWire {
+    /// Tokens.
+    pub tokens: Option<u64>,
+    /// Tool calls.
+    pub tool_calls: Option<u64>,
+    /// Turns.
+    pub turns: Option<u64>,
+    /// Cost in millionths of a US dollar.
+    pub cost_micros: Option<u64>,
+}
+
+/// Which workspaces to remove.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cleanup {
+    /// Only these sessions'; nothing for all.
+    pub sessions: Vec<SessionId>,
+    /// Whose last run ended at least so long ago.
+    pub older_than: SignedDuration,
+    /// Also worktrees with work that is nowhere else.
+    pub force: bool,
+    /// Keep an archive of each.
+    pub archive: bool,
+    /// Only say what would be done.
+    pub dry_run: bool,
+}
+
+/// What the host answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reply {
+    /// What was enqueued, in the order of the tasks.
+    Submitted(Vec<Enqueued>),
+    /// Where a run stands now.
+    Update(Update),
+    /// Nothing more comes of this `follow`.
+    Over,
+    /// What was asked to end, and how many runs that were.
+    Stopped {
+        /// Runs that were not over yet.
+        runs: usize,
+    },
+    /// It was done.
+    Done,
+    /// What became of each workspace.
+    Cleaned(Vec<Cleaned>),
+    /// The session that an import made.
+    Imported(SessionId),
+    /// What the host found when it started.
+    Recovered(Vec<Recovered>),
+    /// It was not done.
+    Failed(Failure),
+}
+
+/// A run that was enqueued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Enqueued {
+    /// Its session.
+    pub session: SessionId,
+    /// The run.
+    pub run: RunId,
+}
+
+/// Where a run stands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Update {
+    /// Its session.
+    pub session: SessionId,
+    /// The run.
+    pub run: RunId,
+    /// Its state.
+    pub state: String,
+    /// When its executor was up.
+    pub started_at: Option<Timestamp>,
+    /// When it ended.
+    pub ended_at: Option<Timestamp>,
+    /// Why it did not complete.
+    pub reason: Option<String>,
+    /// What the process left with.
+    pub exit_code: Option<i32>,
+    /// The signal that ended the process.
+    pub signal: Option<i32>,
+    /// A sentence about it.
+    pub message: Option<String>,
+    /// The last line of its output.
+    pub last_line: Option<String>,
+}
+
+impl Update {
+    /// Whether the run is over.
+    pub fn ended(&self) -> bool {
+        self.ended_at.is_some()
+    }
+}
+
+/// What became of a workspace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cleaned {
+    /// The session.
+    pub session: SessionId,
+    /// Its label.
+    pub label: Option<String>,
+    /// Whether it was, or would be, removed.
+    pub removed: bool,
+    /// Why it was kept.
+    pub kept_because: Option<String>,
+    /// The archive that was made.
+    pub archive: Option<String>,
+}
+
+/// What became of a run whose host went away.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recovered {
+    /// Its session.
+    pub session: SessionId,
+    /// The run.
+    pub run: RunId,
+    /// Its state now.
+    pub state: String,
+    /// A sentence about it.
+    pub message: String,
+}

@@ -1,0 +1,231 @@
+//! The host as a process: it recovers, executes runs, answers commands, and leaves in order.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use session_manager::recovery::OnHostLoss;
+use session_runner::process::KeeperProgram;
+use session_runner::workspace::log::LogRotation;
+use session_runner::{Progress, Runner, RunnerOptions};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::follow::{self, Sources};
+use super::lines::Lines;
+use super::link::{Connection, PATIENCE, take_turn};
+use super::lock::HostLock;
+use super::operations::Operations;
+use super::protocol::{Greeting, LINE_MAX, Reply, Request};
+use super::socket;
+use crate::config::HostLoss;
+use crate::context::Context;
+use crate::failure::{Failure, Kind, Outcome};
+
+/// The most commands that are served at once; further ones wait in the socket's queue.
+const CONNECTIONS_MAX: usize = 256;
+
+/// How long a host stays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stay {
+    /// Until it is told to end.
+    UntilTold,
+    /// Until it has nothing left to do.
+    WhileNeeded,
+}
+
+/// Is the host: calls `up` when it listens, returns when it has left.
+pub async fn serve(context: &Context, stay: Stay, up: impl FnOnce() -> Outcome<()>) -> Outcome<()> {
+    context.paths.make_data()?;
+    // Whoever started a host in the background holds the turn on its behalf.
+    let turn = match stay {
+        Stay::UntilTold => Some(take_turn(context).await?),
+        Stay::WhileNeeded => None,
+    };
+    if let Some(connection) = Connection::open(context).await? {
+        let message = format!("the data directory {} has a host: process {}", context.paths.data, connection.host.pid);
+        return Err(Failure::new(Kind::Conflict, message));
+    }
+    let purpose = match stay {
+        Stay::UntilTold => "roomette serve",
+        Stay::WhileNeeded => "host in the background",
+    };
+    let lock = HostLock::acquire(&context.paths, purpose, context.env.now(), PATIENCE).await?;
+    let mut operations = Operations::open(context).await?;
+    let recovery = operations.recover().await?;
+    let path = context.paths.socket();
+    let listener = socket::listen(&path)
+        .map_err(|error| Failure::caused(Kind::Error, format!("the host cannot listen at {path}"), &error))?;
+    up()?;
+    drop(turn);
+    let stop = CancellationToken::new();
+    let (coordinator, profile) = (operations.coordinator().clone(), operations.profile().clone());
+    let runner = Runner::new(coordinator, operations.layout(), profile, options(context)?);
+    let progress = runner.progress();
+    let mut running = JoinSet::new();
+    running.spawn(runner.run(recovery, stop.child_token()));
+    let mut host = Host { context, operations: Arc::new(operations), progress, stop, stay };
+    let ended = host.run(&listener, &mut running).await;
+    // From here on nobody finds this host; who is in the queue is not greeted, and starts another one.
+    if let Err(error) = std::fs::remove_file(&path) {
+        tracing::warn!(%path, %error, "the socket could not be removed");
+    }
+    drop(listener);
+    host.stop.cancel();
+    while running.join_next().await.is_some() {}
+    if let Some(operations) = Arc::into_inner(host.operations) {
+        operations.close().await;
+    }
+    drop(lock);
+    ended
+}
+
+struct Host<'c> {
+    context: &'c Context,
+    operations: Arc<Operations>,
+    progress: Progress,
+    stop: CancellationToken,
+    stay: Stay,
+}
+
+impl Host<'_> {
+    /// Serves until a signal, the runner's end, or, in the background, until nothing is left to do.
+    async fn run(&mut self, listener: &UnixListener, runner: &mut JoinSet<()>) -> Outcome<()> {
+        let mut signals = Signals::new()?;
+        let mut connections = JoinSet::new();
+        let mut busy = self.progress.subscribe();
+        let linger = self.context.config.host.linger.unsigned_abs();
+        let mut leave_at = Some(Instant::now() + linger);
+        let ended = loop {
+            tokio::select! {
+                accepted = listener.accept(), if connections.len() < CONNECTIONS_MAX => {
+                    match accepted {
+                        Ok((stream, _)) => drop(connections.spawn(self.connection(stream))),
+                        Err(error) => tracing::warn!(%error, "a command could not be accepted"),
+                    }
+                }
+                Some(_) = connections.join_next(), if !connections.is_empty() => {}
+                Ok(()) = busy.changed() => busy.mark_unchanged(),
+                _ = runner.join_next() => break Err(Failure::new(Kind::Error, "the runner ended")),
+                () = signals.end() => break Ok(()),
+                () = at(leave_at) => {
+                    if connections.is_empty() && self.progress.in_flight() == 0 && !self.has_work().await {
+                        break Ok(());
+                    }
+                }
+            }
+            let idle = connections.is_empty() && self.progress.in_flight() == 0;
+            leave_at = match (self.stay, idle) {
+                (Stay::WhileNeeded, true) => Some(Instant::now() + linger),
+                (Stay::WhileNeeded, false) | (Stay::UntilTold, _) => None,
+            };
+        };
+        self.stop.cancel();
+        while connections.join_next().await.is_some() {}
+        ended
+    }
+
+    async fn has_work(&self) -> bool {
+        let runner = self.operations.profile().id;
+        let found = self.operations.coordinator().store().has_work(runner).await;
+        found.unwrap_or_else(|error| {
+            tracing::warn!(%error, "the queue could not be read");
+            true
+        })
+    }
+
+    fn connection(&self, stream: UnixStream) -> impl Future<Output = ()> + Send + 'static {
+        let sources = Sources {
+            coordinator: self.operations.coordinator().clone(),
+            progress: self.progress.clone(),
+            stop: self.stop.clone(),
+        };
+        let operations = Arc::clone(&self.operations);
+        async move {
+            if let Err(error) = socket::check_peer(&stream) {
+                tracing::warn!(%error, "a connection was refused");
+                return;
+            }
+            let mut lines = Lines::new(stream, LINE_MAX);
+            let greeting =
+                Greeting { roomette: env!("CARGO_PKG_VERSION").into(), pid: std::process::id() };
+            if lines.write(&greeting).await.is_ok() {
+                converse(&operations, &sources, &mut lines).await;
+            }
+        }
+    }
+}
+
+/// Answers one command until it is gone or the host leaves.
+async fn converse(operations: &Operations, sources: &Sources, lines: &mut Lines) {
+    loop {
+        let request = tokio::select! {
+            request = lines.read::<Request>() => request,
+            () = sources.stop.cancelled() => return,
+        };
+        let reply = match request {
+            Ok(None) => return,
+            Ok(Some(Request::Follow { runs })) => match follow::follow(sources, lines, &runs).await {
+                Ok(()) => continue,
+                Err(failure) => Reply::Failed(failure),
+            },
+            Ok(Some(request)) => operations.handle(request).await.unwrap_or_else(Reply::Failed),
+            Err(error) => Reply::Failed(Failure::caused(Kind::Usage, "the request is not valid", &error)),
+        };
+        if let Err(error) = lines.write(&reply).await {
+            tracing::debug!(%error, "a command went away before its reply");
+            return;
+        }
+    }
+}
+
+fn options(context: &Context) -> Outcome<RunnerOptions> {
+    let config = &context.config;
+    Ok(RunnerOptions {
+        runs_at_once: config.host.runs_at_once as usize,
+        grace: config.run.grace.unsigned_abs(),
+        git: context.git(),
+        log: LogRotation { max_bytes: config.log.max_bytes, files: config.log.files },
+        on_host_loss: match config.host.on_host_loss {
+            HostLoss::End => OnHostLoss::End,
+            HostLoss::Adopt => OnHostLoss::Adopt,
+        },
+        keeper: KeeperProgram {
+            path: context.program()?,
+            arguments: vec![crate::KEEPER.into()],
+            stderr: Some(context.paths.host_log()),
+        },
+        reap_every: Duration::from_secs(15),
+    })
+}
+
+async fn at(instant: Option<Instant>) {
+    match instant {
+        Some(instant) => sleep_until(instant).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The signals that end a host.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    fn new() -> Outcome<Self> {
+        let listen = |kind| {
+            signal(kind).map_err(|error| Failure::caused(Kind::Error, "signals cannot be received", &error))
+        };
+        Ok(Self { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())? })
+    }
+
+    async fn end(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Writing to the person and to scripts: stdout is data, stderr is for people.
+
+use std::io::{self, IsTerminal as _, Write as _};
+
+use comfy_table::{ContentArrangement, Table, presets};
+use serde::Serialize;
+
+use crate::failure::{Failure, Kind, Outcome};
+
+/// Writes a line of data.
+pub fn line(text: &str) -> Outcome<()> {
+    write(|out| writeln!(out, "{text}"))
+}
+
+/// Writes a value as one line of JSON.
+pub fn json<T: Serialize>(value: &T) -> Outcome<()> {
+    write(|out| {
+        serde_json::to_writer(&mut *out, value)?;
+        out.write_all(b"\n")
+    })
+}
+
+/// Writes data as they are.
+pub fn write(data: impl FnOnce(&mut io::StdoutLock<'static>) -> io::Result<()>) -> Outcome<()> {
+    let mut out = io::stdout().lock();
+    data(&mut out).and_then(|()| out.flush()).map_err(|error| {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            // Whoever reads has seen enough.
+            closed()
+        } else {
+            Failure::caused(Kind::Error, "stdout cannot be written", &error)
+        }
+    })
+}
+
+/// The reader of stdout has gone away.
+pub fn closed() -> Failure {
+    Failure::new(Kind::Error, CLOSED)
+}
+
+/// The message of [`closed`], by which it is told apart: it is not reported.
+pub const CLOSED: &str = "stdout is closed";
+
+/// Tells a person something. When stderr is gone there is nobody to tell.
+pub fn say(text: &str) {
+    let _gone = writeln!(io::stderr().lock(), "{text}");
+}
+
+/// Whether a person watches stderr on a terminal.
+pub fn is_live() -> bool {
+    io::stderr().is_terminal()
+}
+
+/// Columns without lines between them, as wide as the terminal where there is one.
+pub fn table(head: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    if io::stdout().is_terminal() {
+        table.set_content_arrangement(ContentArrangement::Dynamic);
+    }
+    table.set_header(head.iter().copied());
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    table
+}
+
+/// Writes a table, without the blanks at the ends of its lines.
+pub fn print(table: &Table) -> Outcome<()> {
+    let text: Vec<_> = table.lines().map(|line| line.trim_end().to_owned()).collect();
+    line(&text.join("\n"))
+}
+
+/// One line of foreign text, made harmless for a terminal: control characters are shown, not obeyed.
+pub fn harmless(text: &str, width: usize) -> String {
+    let shown = text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c });
+    let mut line: String = shown.clone().take(width).collect();
+    if shown.count() > width {
+        line.pop();
+        line.push('…');
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn foreign_text_cannot_steer_the_terminal() {
+        assert_eq!(harmless("\x1b[31mred\x07", 40), "\u{fffd}[31mred\u{fffd}");
+        assert_eq!(harmless("abcdef", 4), "abc…");
+        assert_eq!(harmless("abcd", 4), "abcd");
+    }
+}

@@ -1,0 +1,134 @@
+//! From what a keeper recorded to what a run came to, and what is told of it in the session's directory.
+
+use jiff::Timestamp;
+use serde_json::json;
+use session_core::event::Payload;
+use session_core::run::{EndKind, Ending, Exit, ReasonCode, Run};
+use session_core::{ManagedSession, WorkspaceKind};
+use session_manager::recovery::{self, EndCause, KeeperEnding};
+
+use crate::process::orphans::OrphansEnded;
+use crate::process::protocol;
+use crate::process::{RunEnd, RunOutcome, SpawnFailure, SpawnFailureKind};
+use crate::workspace::metadata::{RunMetadata, WorkspaceMetadata};
+use crate::workspace::{SessionDir, SessionMetadata};
+
+/// How the run ended.
+pub(crate) fn ending(outcome: &RunOutcome) -> Ending {
+    match outcome {
+        RunOutcome::Ended(end) => ended(end),
+        RunOutcome::SpawnFailed(failure) => not_started(failure),
+    }
+}
+
+/// How a run ended that ran.
+pub(crate) fn ended(end: &RunEnd) -> Ending {
+    let mut ending = recovery::ending(keeper_ending(end));
+    if end.survivors > 0 {
+        let note = format!("{} of its processes hang in the kernel and could not be ended", end.survivors);
+        ending.message =
+            [ending.message, note].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ");
+    }
+    ending
+}
+
+/// How a run ended whose program could not be started.
+pub(crate) fn not_started(failure: &SpawnFailure) -> Ending {
+    let reason = match failure.kind {
+        SpawnFailureKind::WorkingDirectory => ReasonCode::WorkspaceFailed,
+        SpawnFailureKind::NotFound
+        | SpawnFailureKind::Permission
+        | SpawnFailureKind::TooLong
+        | SpawnFailureKind::Exhausted
+        | SpawnFailureKind::Spec
+        | SpawnFailureKind::StateFile
+        | SpawnFailureKind::Other => ReasonCode::SpawnFailed,
+    };
+    Ending::because(EndKind::Failed, reason, None, failure.message.clone())
+}
+
+/// How a run ended whose keeper died under it.
+pub(crate) fn keeper_lost(orphans: OrphansEnded) -> Ending {
+    recovery::lost(&format!(
+        "its keeper was killed, and {} processes that it left were ended",
+        orphans.killed
+    ))
+}
+
+/// A run's end, in the words of the manager.
+pub(crate) fn keeper_ending(end: &RunEnd) -> KeeperEnding {
+    KeeperEnding {
+        cause: match end.cause {
+            protocol::EndCause::Exited => EndCause::Exited,
+            protocol::EndCause::Stopped => EndCause::Stopped,
+            protocol::EndCause::Killed => EndCause::Killed,
+            protocol::EndCause::TimedOut => EndCause::TimedOut,
+            protocol::EndCause::HostLost => EndCause::HostLost,
+        },
+        exit: end.exit.map(|exit| match exit {
+            protocol::Exit::Code(code) => Exit::Code(code),
+            protocol::Exit::Signal(signal) => Exit::Signal(signal),
+        }),
+    }
+}
+
+/// The payload of the `result` event.
+pub(crate) fn result(outcome: &RunOutcome) -> Option<Payload> {
+    let RunOutcome::Ended(end) = outcome else { return None };
+    let mut result = json!({
+        "stdout_bytes": end.output.stdout_bytes,
+        "stderr_bytes": end.output.stderr_bytes,
+    });
+    let mut add = |name: &str, value: serde_json::Value| result[name] = value;
+    if let Some(line) = &end.output.last_line {
+        add("last_line", json!(line));
+    }
+    if end.leftover_killed > 0 {
+        add("leftover_killed", json!(end.leftover_killed));
+    }
+    if end.log_errors > 0 {
+        add("log_errors", json!(end.log_errors));
+        add("log_error", json!(end.log_error));
+    }
+    Some(Payload::from_value(&result))
+}
+
+/// Brings `session.json` up to date. It is a copy for people: when it cannot be written, that is said and the run
+/// goes on.
+pub(crate) fn record(directory: &SessionDir, session: &ManagedSession, run: &Run, now: Timestamp) {
+    if let Err(error) = metadata(directory, session, run, now).write(&directory.metadata()) {
+        tracing::warn!(session = %session.id, %error, "session.json could not be written");
+    }
+}
+
+fn metadata(directory: &SessionDir, session: &ManagedSession, run: &Run, now: Timestamp) -> SessionMetadata {
+    let (kind, project) = (session.workspace.kind, session.workspace.project.clone());
+    let ending = run.ended().map(|(_, ending)| ending);
+    let cwd = project.clone().filter(|_| kind == WorkspaceKind::InPlace).unwrap_or_else(|| directory.work());
+    SessionMetadata {
+        v: SessionMetadata::VERSION,
+        id: session.id,
+        label: session.label.as_ref().map(ToString::to_string),
+        agent: session.agent.as_ref().map(ToString::to_string),
+        state: session.state.name().into(),
+        last_run: Some(RunMetadata {
+            id: run.id,
+            state: run.state.phase().code().into(),
+            reason: ending.and_then(|ending| ending.reason).map(|reason| reason.code().into()),
+            exit: ending.and_then(|ending| ending.exit).map(|exit| match exit {
+                Exit::Code(code) => protocol::Exit::Code(code),
+                Exit::Signal(signal) => protocol::Exit::Signal(signal),
+            }),
+            argv: run.spec.argv.clone(),
+        }),
+        workspace: WorkspaceMetadata {
+            kind: kind.as_str().into(),
+            cwd,
+            project,
+            branch: (kind == WorkspaceKind::Worktree).then(|| directory.branch()),
+        },
+        created_at: session.created_at,
+        updated_at: now,
+        metadata: session.metadata.value().unwrap_or_default(),
+    }
+}
