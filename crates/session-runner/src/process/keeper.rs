@@ -363,11 +363,12 @@ impl<'a> Keeper<'a> {
                 self.count(tree);
             }
             Some(Action::Kill) => {
+                let me = self.me;
+                self.count(tree::descendants(me)?);
                 if let Some(group) = &self.group {
                     // The walk over the tree follows in any case.
                     let _not_possible = group.kill();
                 }
-                let me = self.me;
                 let tree = tree::kill(|| tree::descendants(me))?;
                 self.count(tree);
             }

@@ -54,6 +54,7 @@ pub fn end_run(run: RunId, cgroup: Option<&Utf8Path>) -> io::Result<OrphansEnded
             continue;
         }
         empty = 0;
+        killed.extend(left.iter().cloned());
         if let Some(group) = &group
             && !group.members().contains(&getpid().as_raw_pid())
         {

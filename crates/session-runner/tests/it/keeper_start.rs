@@ -43,7 +43,7 @@ pub(crate) fn no_descriptor_is_inherited() {
     let held = place.path.join("held");
     fs::write(&held, "").unwrap();
     let mut leaky = program("sh");
-    leaky.args(["-c", "exec 9<\"$1\" 11>&2; shift; exec \"$@\"", "sh", held.as_str(), &own(&[])[0]]);
+    leaky.args(["-c", "exec 9<\"$1\" 8>&2; shift; exec \"$@\"", "sh", held.as_str(), &own(&[])[0]]);
     let (mut host, keeper) = other_host(leaky, &place, &spec, "done");
     let seen = |name: &str| fs::read_to_string(place.path.join(name)).unwrap();
     // A shell has its script or its own copy of a descriptor at 10 and above, if anything.

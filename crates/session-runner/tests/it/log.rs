@@ -171,7 +171,9 @@ pub(crate) fn a_follower_that_is_outrun_says_so() {
         let seen = texts(follower.next().await.unwrap());
         assert_eq!(seen.last().map(String::as_str), Some("999"));
         assert!(follower.lost_records());
-        assert_eq!(seen, texts(place.records()), "all that is still there");
+        // What it held open it read to the end; then it went on with the oldest that is still there.
+        assert!(seen.starts_with(&["0".into(), "1".into()]), "{seen:?}");
+        assert!(seen.len() < 100 && seen.ends_with(&texts(place.records())), "{seen:?}");
     });
 }
 

@@ -1,7 +1,7 @@
 //! The one that writes the log. Plain blocking I/O: it works in the keeper, which has no runtime.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::io::{self, BufRead as _, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 
 use camino::{Utf8Path, Utf8PathBuf};
@@ -215,7 +215,7 @@ impl LogWriter {
 impl Unfinished {
     /// Makes records of all lines that end in `bytes`, and of pieces that are long enough.
     fn split(&mut self, bytes: &[u8], prefixes: &Prefixes, batch: &mut Vec<u8>) {
-        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
+        for piece in lines(bytes) {
             if let Some(end_of_line) = piece.strip_suffix(b"\n") {
                 let rest = self.cut(end_of_line, prefixes, batch);
                 prefixes.append(true, [&self.held, rest], batch);
@@ -241,4 +241,14 @@ impl Unfinished {
         }
         rest
     }
+}
+
+/// The lines, each with the newline that ends it; the last one may have none.
+fn lines(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        let all = bytes;
+        // The search of the standard library, which looks at many bytes at once.
+        let length = bytes.skip_until(b'\n').ok().filter(|length| *length > 0)?;
+        all.get(..length)
+    })
 }
