@@ -11,7 +11,7 @@ use sqlx::{ConnectOptions as _, Connection as _, PgPool, SqliteConnection, Sqlit
 use crate::conn::{Conn, Pooled, Sql};
 use crate::error::{DatabaseError, Failure};
 use crate::migrate::{self, MIGRATIONS, Migration};
-use crate::open::{Durability, OpenError};
+use crate::open::{Durability, OpenError, OpenOptions};
 use crate::postgres::POOL_MAX;
 use crate::rows::TextRow;
 use crate::url::StoreUrl;
@@ -28,6 +28,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// After how many pages of write-ahead log SQLite checkpoints by itself: 8 MiB.
 const CHECKPOINT_PAGES: &str = "2000";
 
+/// The size of a page of a file that this program makes.
+const PAGE_BYTES: u64 = 4_096;
+
 /// How long to wait before the change to write-ahead logging is tried again: SQLite itself does not wait there.
 const WAL_RETRY: Duration = Duration::from_millis(5);
 
@@ -36,7 +39,7 @@ const JOURNAL: Sql = sql!("PRAGMA journal_mode = WAL");
 /// The one connection that writes, to a file with the newest schema.
 pub(crate) async fn sqlite_writer(
     file: &Path,
-    durability: Durability,
+    wanted: &OpenOptions,
     migrations: &[Migration],
 ) -> Result<SqliteConnection, OpenError> {
     if let Some(directory) = file.parent()
@@ -45,14 +48,17 @@ pub(crate) async fn sqlite_writer(
     {
         return Err(OpenError::DirectoryMissing(file.into()));
     }
-    let synchronous = match durability {
+    let synchronous = match wanted.durability {
         Durability::Full => SqliteSynchronous::Full,
         Durability::Normal => SqliteSynchronous::Normal,
     };
-    let options = sqlite(file)
+    let mut options = sqlite(file)
         .create_if_missing(true)
         .synchronous(synchronous)
         .pragma("wal_autocheckpoint", CHECKPOINT_PAGES);
+    if let Some(bytes) = wanted.size_max_bytes {
+        options = options.pragma("max_page_count", (bytes / PAGE_BYTES).max(1).to_string());
+    }
     let opened = async {
         let mut connection = options.connect().await.map_err(|error| OpenError::Database(error.into()))?;
         migrate::check_library(&mut connection).await?;

