@@ -19,13 +19,13 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Numbered lines of 100 bytes, so many bytes in all.
-fn lines(bytes: u64) {
-    let mut out = std::io::BufWriter::with_capacity(1 << 16, stdout().lock());
-    for number in 0..bytes / 100 {
-        writeln!(out, "{number:099}").unwrap();
+/// Lines of 100 bytes, so many megabytes in all, each megabyte numbered from 0 to 9999.
+fn lines(megabytes: u64) {
+    let block: String = (0..10_000).map(|number| format!("{number:099}\n")).collect();
+    let mut out = stdout().lock();
+    for _ in 0..megabytes {
+        out.write_all(block.as_bytes()).unwrap();
     }
-    out.flush().unwrap();
 }
 
 /// One line of so many bytes.
