@@ -30,7 +30,7 @@ pub(crate) const TAIL: Sql = sql!(concat!(
 ));
 
 /// Whether each session is there, its last number, and the highest number of a producer in it.
-const HEADS: Sql = Sql::Each {
+pub(crate) const HEADS: Sql = Sql::Each {
     sqlite: "SELECT s.id, (SELECT max(e.seq) FROM events e WHERE e.session_id = s.id), p.value->>1, \
              (SELECT max(e.producer_seq) FROM events e WHERE e.session_id = s.id AND e.producer = p.value->>1 \
              AND e.producer IS NOT NULL) FROM json_each($1) p CROSS JOIN sessions s WHERE s.id = p.value->>0",
@@ -41,7 +41,7 @@ const HEADS: Sql = Sql::Each {
 };
 
 /// The events of these origins: triples of session, producer and its number.
-const ORIGINS: Sql = Sql::Each {
+pub(crate) const ORIGINS: Sql = Sql::Each {
     sqlite: concat!(
         "SELECT ",
         event_columns!("e."),
@@ -56,7 +56,7 @@ const ORIGINS: Sql = Sql::Each {
     ),
 };
 
-const CLAIMS: Sql = sql!("SELECT id, session_id, epoch, phase FROM runs WHERE id", [1], "");
+pub(crate) const CLAIMS: Sql = sql!("SELECT id, session_id, epoch, phase FROM runs WHERE id", [1], "");
 
 /// Locks the sessions of several batches, in one order for everybody.
 const LOCK: Sql = sql!(

@@ -11,6 +11,8 @@ mod connect;
 mod enqueue;
 mod error;
 mod events;
+#[cfg(test)]
+mod explain;
 mod identity;
 mod migrate;
 mod open;

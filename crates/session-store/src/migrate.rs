@@ -241,3 +241,134 @@ impl Conn<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use sqlx::Row as _;
+
+    use super::*;
+
+    const FIRST: Migration = Migration {
+        version: 1,
+        name: "first",
+        sqlite: "CREATE TABLE things (x INTEGER) STRICT; INSERT INTO things VALUES (7)",
+        postgres: "",
+    };
+    const SECOND: Migration = Migration {
+        version: 2,
+        name: "second",
+        sqlite: "ALTER TABLE things ADD COLUMN y INTEGER; UPDATE things SET y = x + 1",
+        postgres: "",
+    };
+    const BROKEN: Migration = Migration {
+        version: 3,
+        name: "broken",
+        sqlite: "CREATE TABLE half (x INTEGER) STRICT; INSERT INTO nowhere VALUES (1)",
+        postgres: "",
+    };
+
+    struct File {
+        directory: tempfile::TempDir,
+    }
+
+    impl File {
+        fn path(&self) -> PathBuf {
+            self.directory.path().join("store.db")
+        }
+
+        async fn connect(&self) -> SqliteConnection {
+            let options = SqliteConnectOptions::new().filename(self.path()).create_if_missing(true);
+            options.connect().await.unwrap()
+        }
+
+        async fn migrate(&self, known: &[Migration]) -> Result<(), OpenError> {
+            migrate_sqlite(&mut self.connect().await, &self.path(), known).await
+        }
+
+        async fn names(&self) -> Vec<String> {
+            let rows = sqlx::query("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")
+                .fetch_all(&mut self.connect().await)
+                .await
+                .unwrap();
+            rows.iter().map(|row| row.get(0)).collect()
+        }
+
+        fn backups(&self) -> Vec<String> {
+            let entries = std::fs::read_dir(self.directory.path()).unwrap();
+            let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+            names.filter(|name| name.contains("backup")).collect()
+        }
+    }
+
+    fn file() -> File {
+        File { directory: tempfile::tempdir().unwrap() }
+    }
+
+    #[tokio::test]
+    async fn an_older_store_is_copied_and_then_migrated() {
+        let file = file();
+        file.migrate(&[FIRST]).await.unwrap();
+        file.migrate(&[FIRST]).await.unwrap();
+        assert_eq!(file.backups(), Vec::<String>::new());
+        let mut connection = file.connect().await;
+        let older = check(&mut Conn::Sqlite(&mut connection), "store", &[FIRST, SECOND]).await.unwrap_err();
+        assert!(matches!(older, OpenError::SchemaOlder { found: 1, known: 2 }), "{older:?}");
+        file.migrate(&[FIRST, SECOND]).await.unwrap();
+        let row = sqlx::query("SELECT x, y FROM things").fetch_one(&mut connection).await.unwrap();
+        assert_eq!((row.get::<i64, _>(0), row.get::<i64, _>(1)), (7, 8));
+        check(&mut Conn::Sqlite(&mut connection), "store", &[FIRST, SECOND]).await.unwrap();
+        assert_eq!(file.backups(), ["store.db.v1.backup"]);
+        let copy = SqliteConnectOptions::new().filename(file.path().with_extension("db.v1.backup"));
+        let rows =
+            sqlx::query("SELECT * FROM things").fetch_all(&mut copy.connect().await.unwrap()).await.unwrap();
+        assert_eq!((rows.len(), rows[0].len(), rows[0].get::<i64, _>(0)), (1, 1, 7));
+    }
+
+    #[tokio::test]
+    async fn a_step_that_fails_leaves_the_store_as_it_was() {
+        let file = file();
+        file.migrate(&[FIRST]).await.unwrap();
+        let failed = file.migrate(&[FIRST, SECOND, BROKEN]).await.unwrap_err();
+        assert!(matches!(failed, OpenError::Database(_)), "{failed:?}");
+        assert_eq!(file.names().await, ["roomette_migrations", "things"]);
+        let mut connection = file.connect().await;
+        check(&mut Conn::Sqlite(&mut connection), "store", &[FIRST]).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn several_may_migrate_at_once() {
+        let file = file();
+        file.migrate(&[FIRST]).await.unwrap();
+        let known = [FIRST, SECOND];
+        let all = tokio::join!(
+            file.migrate(&known),
+            file.migrate(&known),
+            file.migrate(&known),
+            file.migrate(&known),
+        );
+        assert!(matches!(all, (Ok(()), Ok(()), Ok(()), Ok(()))), "{all:?}");
+        assert_eq!(file.backups(), ["store.db.v1.backup"]);
+    }
+
+    #[test]
+    fn versions_of_sqlite_are_compared_by_number() {
+        for (version, old) in [
+            ("3.51.2", true),
+            ("3.9.0", true),
+            ("3.51.3", false),
+            ("3.100.0", false),
+            ("4.0", false),
+            ("", true),
+        ] {
+            assert_eq!(is_old(version), old, "{version}");
+        }
+    }
+
+    #[test]
+    fn migrations_count_up_and_come_in_pairs() {
+        for (migration, version) in MIGRATIONS.iter().zip(1..) {
+            assert_eq!(migration.version, version);
+            assert!(!migration.sqlite.is_empty() && !migration.postgres.is_empty(), "{}", migration.name);
+        }
+    }
+}

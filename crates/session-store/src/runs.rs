@@ -24,22 +24,22 @@ const RUN: Sql = sql!(concat!("SELECT ", run_columns!(""), " FROM runs WHERE id 
 const LOCK_SESSION_OF: Sql =
     sql!("SELECT id FROM sessions WHERE id = (SELECT session_id FROM runs WHERE id = $1) FOR NO KEY UPDATE");
 
-const LAST_OF: Sql = sql!(concat!(
+pub(crate) const LAST_OF: Sql = sql!(concat!(
     "SELECT ",
     run_columns!(""),
     " FROM runs WHERE session_id = $1 ORDER BY position DESC LIMIT $2"
 ));
 
-const NOT_OVER: Sql = sql!(concat!(
+pub(crate) const NOT_OVER: Sql = sql!(concat!(
     "SELECT ",
     run_columns!(""),
     " FROM runs WHERE session_id = $1 AND phase IN ('pending', 'claimed', 'starting', 'running')"
 ));
 
-const HELD_BY: Sql =
+pub(crate) const HELD_BY: Sql =
     sql!(concat!("SELECT ", run_columns!(""), " FROM runs WHERE runner_id = $1 ORDER BY position"));
 
-const HAS_WORK: Sql = sql!(
+pub(crate) const HAS_WORK: Sql = sql!(
     "SELECT id FROM runs WHERE runner_id = $1 UNION ALL \
      SELECT id FROM runs WHERE phase = 'pending' AND place_key <> '' AND place_key = $2 LIMIT 1"
 );
@@ -61,12 +61,12 @@ const SET_LEASE: Sql =
 
 const SET_STOP: Sql = sql!("UPDATE runs SET stop_mode = $2, stop_at_ms = $3 WHERE id = $1 AND epoch = $4");
 
-const ONE_LESS: Sql = sql!(
+pub(crate) const ONE_LESS: Sql = sql!(
     "UPDATE runs SET waiting_for = waiting_for - 1 WHERE phase = 'pending' AND waiting_for > 0 \
      AND id IN (SELECT run_id FROM run_waits WHERE waits_for = $1)"
 );
 
-const WAITING: Sql = sql!(
+pub(crate) const WAITING: Sql = sql!(
     "SELECT r.id FROM run_waits w JOIN runs r ON r.id = w.run_id \
      WHERE w.waits_for = $1 AND r.phase = 'pending' ORDER BY r.position"
 );

@@ -29,7 +29,7 @@ pub(crate) const BY_PREFIX: Sql =
 pub(crate) const BY_LABEL: Sql =
     sql!("SELECT id FROM sessions WHERE label = $1 ORDER BY created_at_ms DESC, id DESC LIMIT $2");
 
-const LAST_RUNS: Sql = sql!(
+pub(crate) const LAST_RUNS: Sql = sql!(
     concat!(
         "SELECT ",
         run_columns!("r."),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 use session_core::StoreError;
-use session_core::ports::{Author, Wakes as _};
+use session_core::ports::{Author, SessionFilter, Wakes as _};
 use session_core::wake::{Listener, Topic};
 use sqlx::Connection as _;
 use tokio::task::JoinSet;
@@ -28,7 +28,7 @@ async fn a_hundred_opens_make_one_session(url: &str) {
     let created = opened.iter().filter(|opened| opened.created).count();
     assert_eq!((opened.len(), sessions.len(), created), (100, 1, 1));
     let all = session_core::ports::Page::first(10);
-    let listing = pair.stores[0].list(&Default::default(), &all).await.unwrap();
+    let listing = pair.stores[0].list(&SessionFilter::default(), &all).await.unwrap();
     assert_eq!(listing.items.len(), 1);
 }
 
@@ -116,7 +116,7 @@ async fn logs_stay_dense(url: &str) {
                             .unwrap(),
                     ),
                     _ => {
-                        store.relabel(session, Some(format!("{round}").parse().unwrap()), now).await.unwrap()
+                        store.relabel(session, Some(format!("{round}").parse().unwrap()), now).await.unwrap();
                     }
                 }
             }

@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use session_core::ports::{Author, EventStore as _, SessionStore as _};
+use session_core::ports::{Author, EventStore as _, SessionFilter, SessionStore as _};
 use session_core::{Seq, SessionId, Store, StoreError};
 use sqlx::{Connection as _, SqliteConnection};
 use tokio::task::JoinSet;
@@ -169,7 +169,7 @@ async fn a_failure_in_a_group_is_its_own() {
     assert!(outcomes.iter().all(|(as_expected, _)| *as_expected), "{outcomes:?}");
     let made: usize = outcomes.iter().map(|(_, made)| made).sum();
     let all = session_core::ports::Page::first(1_000);
-    assert_eq!(store.list(&Default::default(), &all).await.unwrap().items.len(), made + 1);
+    assert_eq!(store.list(&SessionFilter::default(), &all).await.unwrap().items.len(), made + 1);
     assert_eq!(store.read(busy, Seq::START, 1_000).await.unwrap().len(), 2 + CALLS / 3);
     assert!(store.run(env.run_id()).await.unwrap().is_none());
 }

@@ -1,0 +1,96 @@
+//! That no statement whose cost must not grow with the store walks over it: SQLite is asked how it would go.
+
+use session_core::ports::{Cursor, SessionFilter};
+use sqlx::{AssertSqlSafe, Connection as _, Row as _, SqliteConnection};
+
+use crate::conn::Sql;
+use crate::{claim, events, identity, runs, sessions};
+
+async fn steps(connection: &mut SqliteConnection, sql: &Sql) -> Vec<String> {
+    let text = match sql {
+        Sql::Both(text) | Sql::Each { sqlite: text, .. } => (*text).to_owned(),
+        Sql::Composed(text) => text.clone(),
+    };
+    let explain = AssertSqlSafe(format!("EXPLAIN QUERY PLAN {text}"));
+    let rows = sqlx::query(explain).fetch_all(connection).await.unwrap();
+    rows.iter().map(|row| row.get::<String, _>("detail")).collect()
+}
+
+/// Scans that cost nothing: of a statement's own parameters and of single rows that were found before.
+const FREE_SCANS: [&str; 5] = ["SCAN json_each", "SCAN p VIRTUAL", "SCAN own", "SCAN here", "SCAN anywhere"];
+
+/// Walks in the order of the list, as far as the page goes.
+const ORDERED_SCANS: [&str; 3] = [
+    "SCAN s USING INDEX sessions_newest",
+    "SCAN s USING INDEX sessions_with_workspace",
+    "SCAN s USING INDEX sessions_live",
+];
+
+/// Only runs that are not over, which are few beside those that are.
+const BUSY: &str = "SCAN r USING INDEX runs_not_over";
+
+fn statements() -> Vec<(&'static str, Sql)> {
+    vec![
+        ("find by prefix", sessions::BY_PREFIX),
+        ("find by label", sessions::BY_LABEL),
+        ("last runs of a page", sessions::LAST_RUNS),
+        ("claim", claim::PROBE),
+        ("reap", runs::EXPIRED),
+        ("last run", runs::LAST_OF),
+        ("run that is not over", runs::NOT_OVER),
+        ("runs of a runner", runs::HELD_BY),
+        ("has work", runs::HAS_WORK),
+        ("runs that wait", runs::WAITING),
+        ("one less to wait for", runs::ONE_LESS),
+        ("open", identity::LOOKUP),
+        ("expire", identity::EXPIRED),
+        ("read", events::READ),
+        ("tail", events::TAIL),
+        ("heads", events::HEADS),
+        ("origins", events::ORIGINS),
+        ("claims", events::CLAIMS),
+    ]
+}
+
+fn lists() -> Vec<(&'static str, SessionFilter)> {
+    let all = SessionFilter::default;
+    vec![
+        ("list", all()),
+        ("list of a principal", SessionFilter { principal: Some("a".parse().unwrap()), ..all() }),
+        ("list of a label", SessionFilter { label: Some("a".parse().unwrap()), ..all() }),
+        ("list of children", SessionFilter { parent: Some(cursor().id), ..all() }),
+        ("list of busy ones", SessionFilter { busy: true, ..all() }),
+        ("list of workspaces", SessionFilter { with_workspace: true, ..all() }),
+        ("list of live ones", SessionFilter { live: true, ..all() }),
+    ]
+}
+
+fn cursor() -> Cursor {
+    let id = "ses_00000000000000000000000000000001".parse().unwrap();
+    Cursor { created_at: jiff::Timestamp::UNIX_EPOCH, id }
+}
+
+#[tokio::test]
+async fn nothing_walks_over_the_store() {
+    let directory = tempfile::tempdir().unwrap();
+    let url = crate::StoreUrl::Sqlite(directory.path().join("store.db"));
+    crate::SqlStore::open(&url, crate::OpenOptions::default()).await.unwrap().close().await;
+    let mut connection = SqliteConnection::connect(&url.to_string()).await.unwrap();
+    for (name, sql) in statements() {
+        let steps = steps(&mut connection, &sql).await;
+        let free =
+            |step: &String| !step.starts_with("SCAN") || FREE_SCANS.iter().any(|scan| step.starts_with(scan));
+        assert!(!steps.is_empty() && steps.iter().all(free), "{name}: {steps:#?}");
+    }
+    for (name, filter) in lists() {
+        for after in [None, Some(cursor())] {
+            let steps = steps(&mut connection, &sessions::list_query(&filter, after, 50).0).await;
+            let ordered = |step: &String| {
+                let walk = after.is_none() && ORDERED_SCANS.contains(&step.as_str());
+                let sorted = step.starts_with("USE TEMP");
+                filter.busy && (sorted || step == BUSY) || walk || step.starts_with("SEARCH")
+            };
+            assert!(!steps.is_empty() && steps.iter().all(ordered), "{name}: {steps:#?}");
+        }
+    }
+}
