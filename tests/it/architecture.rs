@@ -31,7 +31,7 @@ const EDGES: &[Row] = &[
         name: "session-core",
         ours: "",
         outside: "async-trait camino futures-util jiff serde serde_json sha2 thiserror unicode-normalization uuid",
-        dev: "insta proptest tempfile tokio",
+        dev: "proptest tempfile tokio",
         build: "",
     },
     Row {
@@ -51,24 +51,24 @@ const EDGES: &[Row] = &[
     Row {
         name: "session-runner",
         ours: "session-core session-manager",
-        outside: "async-trait camino jiff rustix serde serde_json tar tempfile thiserror tokio tokio-util \
-                  tracing zstd",
-        dev: "tokio",
+        outside: "camino close_fds jiff rustix serde serde_json signal-hook tar tempfile thiserror tokio \
+                  tokio-util tracing zstd",
+        dev: "session-core tokio",
         build: "",
     },
     Row {
         name: "roomette",
         ours: "session-core session-manager session-runner session-store",
-        outside: "anyhow async-trait camino clap clap_complete comfy-table indicatif jiff rustix serde \
-                  serde_json tempfile thiserror tokio tokio-util toml tracing tracing-subscriber",
+        outside: "camino clap clap_complete comfy-table futures-util indicatif jiff rustix serde serde_json \
+                  tempfile tokio tokio-util toml tracing tracing-subscriber",
         dev: "",
         build: "",
     },
     Row {
         name: "session-tests",
-        ours: "session-core session-manager session-runner session-store",
+        ours: "session-core session-runner session-store",
         outside: "camino jiff rusqlite rustix serde_json sqlx tempfile tokio toml",
-        dev: "assert_cmd cargo_metadata criterion insta proptest",
+        dev: "cargo_metadata",
         build: "",
     },
 ];

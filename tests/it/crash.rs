@@ -45,7 +45,8 @@ fn a_killed_host_leaves_nothing_running_and_everything_resumable() {
 #[test]
 fn what_ended_while_no_host_was_there_is_not_lost() {
     let home = Home::new().with("ROOMETTE_HOST_ON_HOST_LOSS", "adopt");
-    let session = home.detached(&["sh", "-c", "echo ready; until [ -e go ]; do sleep 0.05; done; echo over; exit 5"]);
+    let session =
+        home.detached(&["sh", "-c", "echo ready; until [ -e go ]; do sleep 0.05; done; echo over; exit 5"]);
     home.until_logged(&session, "ready");
     kill_9(home.host());
     fs::write(home.session(&session).join("work/go"), "").unwrap();
@@ -108,7 +109,7 @@ fn of_two_hosts_one_wins_and_the_other_says_so() {
         command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
     };
     let (first, second) = (spawn(), spawn());
-    let pids = [&first, &second].map(|child| Pid::from_child(child));
+    let pids = [&first, &second].map(Pid::from_child);
     // Exactly one ends by itself, with a conflict; the other is the host.
     let mut ended = HashSet::new();
     while ended.is_empty() {

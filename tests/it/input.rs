@@ -96,10 +96,17 @@ fn data_directories_that_cannot_be_used() {
     fs::remove_file(home.data()).unwrap();
 
     fs::create_dir(home.data()).unwrap();
-    fs::write(home.data().join("roomette.db"), "no database at all, and long enough to be looked at".repeat(40)).unwrap();
+    fs::write(
+        home.data().join("roomette.db"),
+        "no database at all, and long enough to be looked at".repeat(40),
+    )
+    .unwrap();
     let left = home.run(&["run", "--", "true"]).exits(1);
     assert!(left.stderr.contains("not an SQLite database"), "{}", left.stderr);
-    assert!(fs::read(home.data().join("roomette.db")).unwrap().starts_with(b"no database"), "it was overwritten");
+    assert!(
+        fs::read(home.data().join("roomette.db")).unwrap().starts_with(b"no database"),
+        "it was overwritten"
+    );
 }
 
 #[test]

@@ -3,9 +3,14 @@
 #![forbid(unsafe_code)]
 
 mod architecture;
+#[cfg(test)]
 mod crash;
+#[cfg(test)]
 mod identity;
+#[cfg(test)]
 mod input;
+#[cfg(test)]
 mod records;
+#[cfg(test)]
 mod run;
 mod tidy;

@@ -20,14 +20,21 @@ fn lists_go_page_by_page() {
         let mut arguments = vec!["--json", "ps", "-n", "2"];
         arguments.extend(after.iter().flat_map(|cursor| ["--after", cursor.as_str()]));
         let page = home.run(&arguments).ok().json().remove(0);
-        seen.extend(page["sessions"].as_array().unwrap().iter().map(|s| s["id"].as_str().unwrap().to_owned()));
+        seen.extend(
+            page["sessions"].as_array().unwrap().iter().map(|s| s["id"].as_str().unwrap().to_owned()),
+        );
         match page["next"].as_str() {
             Some(next) => after = Some(next.to_owned()),
             None => break,
         }
     }
-    let all: Vec<String> =
-        home.run(&["ps", "--quiet", "--label", "many"]).ok().lines().iter().map(|&id| id.to_owned()).collect();
+    let all: Vec<String> = home
+        .run(&["ps", "--quiet", "--label", "many"])
+        .ok()
+        .lines()
+        .iter()
+        .map(|&id| id.to_owned())
+        .collect();
     assert_eq!((seen.len(), &seen), (5, &all));
     let ambiguous = home.run(&["inspect", "many"]).exits(2);
     assert!(ambiguous.stderr.contains("several sessions"), "{}", ambiguous.stderr);
@@ -52,15 +59,15 @@ fn logs_keep_the_streams_apart() {
     let script = "echo one; echo two >&2; printf 'no newline'";
     let id = session_of(&home.run(&["--json", "run", "--", "sh", "-c", script]).ok());
     let left = home.run(&["logs", &id]).ok();
-    assert_eq!((left.stdout.as_str(), left.stderr.as_str()), ("one\nno newline", "two\n"));
+    assert_eq!((left.stdout.as_str(), left.stderr.as_str()), ("one\nno newline\n", "two\n"));
     let tail = home.run(&["logs", "--tail", "1", &id]).ok();
-    assert_eq!(tail.stdout, "no newline");
+    assert_eq!(tail.stdout, "no newline\n");
     let stamped = home.run(&["logs", "--timestamps", &id]).ok().stdout;
     assert!(stamped.lines().next().unwrap().starts_with("20"), "{stamped}");
     let states = home.run(&["logs", "--states", &id]).ok().stderr;
     assert!(states.contains("exit code 0"), "{states}");
     let followed = home.run(&["logs", "--follow", &id]).ok();
-    assert_eq!(followed.stdout, "one\nno newline");
+    assert_eq!(followed.stdout, "one\nno newline\n");
 }
 
 #[test]
@@ -85,7 +92,10 @@ fn events_tell_the_whole_story() {
     ];
     assert_eq!(told.collect::<Vec<_>>(), expected);
     let last = events.last().unwrap();
-    assert_eq!((&last["payload"]["reason"], &last["payload"]["exit_code"]), (&"exit_nonzero".into(), &3.into()));
+    assert_eq!(
+        (&last["payload"]["reason"], &last["payload"]["exit_code"]),
+        (&"exit_nonzero".into(), &3.into())
+    );
     let after = home.run(&["--json", "events", "--after", "5", "-n", "1", &id]).ok().json();
     assert_eq!((after.len(), &after[0]["seq"]), (1, &6.into()));
 }
@@ -101,8 +111,10 @@ fn an_export_is_imported_under_a_fresh_id() {
     assert_ne!(new, id);
     let imported = elsewhere.inspect(&new);
     assert_eq!((&imported["label"], &imported["metadata"]["k"][1]), (&"källa".into(), &"ü".into()));
-    let (ours, theirs) =
-        (home.run(&["--json", "events", &id]).ok().stdout, elsewhere.run(&["--json", "events", &new]).ok().stdout);
+    let (ours, theirs) = (
+        home.run(&["--json", "events", &id]).ok().stdout,
+        elsewhere.run(&["--json", "events", &new]).ok().stdout,
+    );
     assert!(theirs.starts_with(&ours), "{theirs}");
     assert_eq!(theirs.lines().count(), ours.lines().count() + 1);
     let unknown = elsewhere.run(&["resume", &new]).exits(2);
@@ -161,7 +173,9 @@ fn worktrees_are_apart_and_never_lose_work() {
     git(&project, &["add", "."]);
     git(&project, &["commit", "-qm", "first"]);
     let run = |script: &str| {
-        session_of(&home.run(&["--json", "run", "--project", project.as_str(), "--", "sh", "-c", script]).ok())
+        session_of(
+            &home.run(&["--json", "run", "--project", project.as_str(), "--", "sh", "-c", script]).ok(),
+        )
     };
     let clean = run("cat file");
     let dirty = run("echo changed > file");

@@ -1,5 +1,11 @@
 //! A data directory of its own for a test, and `roomette` in it as a user would call it.
 
+#![expect(
+    clippy::must_use_candidate,
+    clippy::return_self_not_must_use,
+    reason = "a command that was run and checked has done its part, whether or not its output is looked at"
+)]
+
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -33,7 +39,6 @@ impl Left {
     /// # Panics
     ///
     /// When the exit code is another one than 0.
-    #[must_use]
     #[track_caller]
     pub fn ok(self) -> Self {
         self.exits(0)
@@ -44,7 +49,6 @@ impl Left {
     /// # Panics
     ///
     /// When the exit code is another one.
-    #[must_use]
     #[track_caller]
     pub fn exits(self, code: i32) -> Self {
         assert_eq!(self.code, code, "stdout:\n{}\nstderr:\n{}", self.stdout, self.stderr);
@@ -52,7 +56,6 @@ impl Left {
     }
 
     /// The lines of stdout.
-    #[must_use]
     pub fn lines(&self) -> Vec<&str> {
         self.stdout.lines().collect()
     }
@@ -62,7 +65,6 @@ impl Left {
     /// # Panics
     ///
     /// When a line is not JSON.
-    #[must_use]
     #[track_caller]
     pub fn json(&self) -> Vec<Value> {
         let parse = |line: &str| serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}"));
@@ -82,14 +84,12 @@ impl Home {
     /// # Panics
     ///
     /// When no directory can be made.
-    #[must_use]
     pub fn new() -> Self {
         let directory = tempfile::tempdir().unwrap_or_else(|error| panic!("no directory: {error}"));
         Self { directory, settings: vec![("ROOMETTE_HOST_LINGER".into(), "200ms".into())] }
     }
 
     /// The same with a variable in every command's environment.
-    #[must_use]
     pub fn with(mut self, name: &str, value: &str) -> Self {
         self.settings.push((name.into(), value.into()));
         self
@@ -100,13 +100,11 @@ impl Home {
     /// # Panics
     ///
     /// When its path is not UTF-8.
-    #[must_use]
     pub fn path(&self) -> &Utf8Path {
         Utf8Path::from_path(self.directory.path()).unwrap_or_else(|| panic!("a path that is not UTF-8"))
     }
 
     /// A command in a clean environment, with nothing on its standard input.
-    #[must_use]
     #[expect(clippy::disallowed_methods, reason = "a test runs the program as a user would")]
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(roomette());
@@ -118,7 +116,6 @@ impl Home {
     }
 
     /// Where `roomette` keeps its data.
-    #[must_use]
     pub fn data(&self) -> Utf8PathBuf {
         self.path().join("data")
     }
@@ -134,7 +131,6 @@ impl Home {
     }
 
     /// The directory of a session.
-    #[must_use]
     pub fn session(&self, id: &str) -> Utf8PathBuf {
         self.data().join("sessions").join(id)
     }
@@ -144,7 +140,6 @@ impl Home {
     /// # Panics
     ///
     /// When it cannot be started.
-    #[must_use]
     #[track_caller]
     pub fn detached(&self, argv: &[&str]) -> String {
         let arguments = [&["run", "--detach", "--"], argv].concat();
@@ -156,7 +151,6 @@ impl Home {
     /// # Panics
     ///
     /// When there is no such session.
-    #[must_use]
     #[track_caller]
     pub fn inspect(&self, session: &str) -> Value {
         self.run(&["--json", "inspect", session]).ok().json().remove(0)
@@ -167,7 +161,6 @@ impl Home {
     /// # Panics
     ///
     /// When nobody holds the data directory.
-    #[must_use]
     #[track_caller]
     pub fn host(&self) -> i32 {
         self.holder().unwrap_or_else(|| panic!("no host"))
@@ -204,10 +197,8 @@ impl Home {
     pub fn until_logged(&self, session: &str, wanted: &str) {
         use std::io::{BufRead as _, BufReader};
         let mut command = self.command(&["logs", "--follow", session]);
-        let mut child = command
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap_or_else(|error| panic!("roomette logs: {error}"));
+        let mut child =
+            command.stdout(Stdio::piped()).spawn().unwrap_or_else(|error| panic!("roomette logs: {error}"));
         let stdout = child.stdout.take().unwrap_or_else(|| panic!("no pipe"));
         let found = BufReader::new(stdout).lines().map_while(Result::ok).any(|line| line.contains(wanted));
         let _over = child.kill();
@@ -260,7 +251,6 @@ pub fn left_with(mut command: Command, input: &str) -> Left {
 }
 
 /// The processes with this text in their environment.
-#[must_use]
 pub fn processes_with(text: &str) -> Vec<i32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -272,7 +262,6 @@ pub fn processes_with(text: &str) -> Vec<i32> {
 }
 
 /// Waits until a process is gone, at most this long; whether it is.
-#[must_use]
 pub fn gone_within(pid: i32, longest: Duration) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let Some(pid) = rustix::process::Pid::from_raw(pid) else { return true };

@@ -12,7 +12,7 @@ use jiff::SignedDuration;
 #[derive(Debug, Parser)]
 #[command(name = "roomette", version, propagate_version = true, disable_help_subcommand = true)]
 pub struct Cli {
-    /// Keep everything under this directory (also ROOMETTE_HOME).
+    /// Keep everything under this directory (also `ROOMETTE_HOME`).
     #[arg(long, global = true, value_name = "DIR")]
     pub home: Option<Utf8PathBuf>,
     /// Where sessions are recorded: `sqlite:PATH` or `postgres://…` (also `store.url`).
@@ -104,7 +104,13 @@ pub struct RunArgs {
     #[arg(long, value_name = "TEXT", conflicts_with = "file")]
     pub label: Option<String>,
     /// Higher ones first.
-    #[arg(long, value_name = "P", default_value_t = 0, allow_negative_numbers = true, conflicts_with = "file")]
+    #[arg(
+        long,
+        value_name = "P",
+        default_value_t = 0,
+        allow_negative_numbers = true,
+        conflicts_with = "file"
+    )]
     pub priority: i32,
     /// A JSON object to keep with the session.
     #[arg(long, value_name = "JSON", conflicts_with = "file")]
@@ -319,7 +325,8 @@ mod tests {
 
     #[test]
     fn a_task_is_passed_on_as_it_is() {
-        let cli = Cli::parse_from(["roomette", "run", "-n", "2", "--", "sh", "-c", "echo \"$(x)\"", "--json"]);
+        let cli =
+            Cli::parse_from(["roomette", "run", "-n", "2", "--", "sh", "-c", "echo \"$(x)\"", "--json"]);
         let Command::Run(run) = cli.command else { panic!() };
         assert_eq!(run.argv, ["sh", "-c", "echo \"$(x)\"", "--json"]);
         assert!(!cli.json);

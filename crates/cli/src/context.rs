@@ -90,7 +90,9 @@ impl Context {
         let url = self.store_url()?;
         match SqlStore::open_reader(&url).await {
             Ok(store) => Ok(Some(store)),
-            Err(OpenError::NoSchema(_) | OpenError::FileMissing(_) | OpenError::DirectoryMissing(_)) => Ok(None),
+            Err(OpenError::NoSchema(_) | OpenError::FileMissing(_) | OpenError::DirectoryMissing(_)) => {
+                Ok(None)
+            }
             Err(error @ OpenError::SchemaOlder { .. }) => Err(Failure::of(Kind::Conflict, &error)
                 .hint("`roomette recover` brings it up to date, when no older host holds it any more")),
             Err(error) => Err(error.into()),
@@ -109,14 +111,14 @@ impl Context {
     pub fn variable(&self, name: &str) -> Option<&str> {
         self.environment.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
     }
+}
 
-    /// The path of this program, which also is the keeper and the host in the background.
-    pub fn program(&self) -> Outcome<Utf8PathBuf> {
-        let path = std::env::current_exe()
-            .map_err(|error| Failure::caused(Kind::Error, "the program's own path is unknown", &error))?;
-        Utf8PathBuf::from_path_buf(path)
-            .map_err(|path| Failure::usage(format!("the program's path {} is not UTF-8", path.display())))
-    }
+/// The path of this program, which also is the keeper and the host in the background.
+pub fn program() -> Outcome<Utf8PathBuf> {
+    let path = std::env::current_exe()
+        .map_err(|error| Failure::caused(Kind::Error, "the program's own path is unknown", &error))?;
+    Utf8PathBuf::from_path_buf(path)
+        .map_err(|path| Failure::usage(format!("the program's path {} is not UTF-8", path.display())))
 }
 
 /// A project's own settings, in its directory.
@@ -124,8 +126,9 @@ const PROJECT_FILE: &str = ".roomette.toml";
 
 /// The directory that the command was called in.
 pub fn current_directory() -> Outcome<Utf8PathBuf> {
-    let directory = std::env::current_dir()
-        .map_err(|error| Failure::caused(Kind::Usage, "the current directory is gone or out of reach", &error))?;
+    let directory = std::env::current_dir().map_err(|error| {
+        Failure::caused(Kind::Usage, "the current directory is gone or out of reach", &error)
+    })?;
     Utf8PathBuf::from_path_buf(directory)
         .map_err(|path| Failure::usage(format!("the current directory {} is not UTF-8", path.display())))
 }

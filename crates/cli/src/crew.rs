@@ -75,12 +75,16 @@ pub fn read(path: &Utf8Path, defaults: &Defaults) -> Outcome<Crew> {
     let tasks = file.tasks.into_iter().map(|task| wire(task, directory, defaults)).collect::<Outcome<_>>();
     Ok(Crew {
         at_once: file.at_once,
-        tasks: tasks.map_err(|failure| Failure { message: format!("crew file {path}: {}", failure.message), ..failure })?,
+        tasks: tasks.map_err(|failure| Failure {
+            message: format!("crew file {path}: {}", failure.message),
+            ..failure
+        })?,
     })
 }
 
 fn wire(task: CrewTask, directory: &Utf8Path, defaults: &Defaults) -> Outcome<TaskWire> {
-    let CrewTask { name, argv, after, env, workspace, project, label, timeout, priority, metadata, budget } = task;
+    let CrewTask { name, argv, after, env, workspace, project, label, timeout, priority, metadata, budget } =
+        task;
     let fault = |field: &str, reason: String| Failure::usage(format!("task {name:?}.{field}: {reason}"));
     let workspace = match (workspace, &project) {
         (Some(kind), _) => kind,

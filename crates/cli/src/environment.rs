@@ -32,6 +32,7 @@ fn one(context: &Context, word: &str) -> Outcome<(String, String)> {
         Failure::usage(format!("--env {name}: there is no such variable to pass on"))
             .hint(format!("give its value: --env {name}=VALUE"))
     })?;
-    check_variable(name, value).map_err(|error| Failure::caused(Kind::Usage, format!("--env {name}"), &error))?;
+    check_variable(name, value)
+        .map_err(|error| Failure::caused(Kind::Usage, format!("--env {name}"), &error))?;
     Ok((name.into(), value.into()))
 }

@@ -101,6 +101,11 @@ impl Failure {
         failure
     }
 
+    /// Message and causes in one line.
+    pub fn in_one_line(&self) -> String {
+        self.causes.iter().fold(self.message.clone(), |text, cause| text + ": " + cause)
+    }
+
     /// Adds what to do about it.
     #[must_use]
     pub fn hint(self, hint: impl Into<String>) -> Self {
@@ -135,9 +140,10 @@ impl From<StoreError> for Failure {
             StoreError::Busy { .. } => {
                 (Kind::Conflict, Some("wait for it (`roomette wait`) or stop it (`roomette stop`)"))
             }
-            StoreError::Transition(_) => (Kind::Conflict, None),
             StoreError::Conflict(Conflict::Dependencies) => (Kind::Usage, None),
-            StoreError::Fenced { .. } | StoreError::Conflict(_) => (Kind::Conflict, None),
+            StoreError::Transition(_) | StoreError::Fenced { .. } | StoreError::Conflict(_) => {
+                (Kind::Conflict, None)
+            }
             StoreError::Unavailable(_) => {
                 (Kind::Error, Some("check that the disk has room and that the data directory can be written"))
             }

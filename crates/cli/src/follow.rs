@@ -7,8 +7,8 @@ use session_core::{RunId, SessionId};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, sleep_until};
 
-pub use display::Watched;
 use display::Display;
+pub use display::Watched;
 
 use crate::context::Context;
 use crate::failure::{Failure, Kind, Outcome};
@@ -89,7 +89,15 @@ impl Follower<'_> {
             match reply {
                 Ok(Reply::Update(update)) => self.note(update),
                 Ok(Reply::Over) => return Ok(()),
-                Ok(_) => return Err(Failure::new(Kind::Error, "the host answered something else")),
+                Ok(
+                    Reply::Submitted(_)
+                    | Reply::Stopped { .. }
+                    | Reply::Done
+                    | Reply::Cleaned(_)
+                    | Reply::Imported(_)
+                    | Reply::Recovered(_)
+                    | Reply::Failed(_),
+                ) => return Err(Reply::unexpected()),
                 Err(failure) => return Err(failure),
             }
             reply = loop {
@@ -182,7 +190,8 @@ pub fn verdict(followed: &Followed) -> Option<Failure> {
     if followed.interrupted {
         return Some(Failure::new(Kind::Interrupted, "interrupted"));
     }
-    let not_completed: Vec<_> = followed.updates.iter().filter(|update| update.state != "completed").collect();
+    let not_completed: Vec<_> =
+        followed.updates.iter().filter(|update| update.state != "completed").collect();
     let first = not_completed.first()?;
     let timeouts = not_completed.iter().all(|update| update.reason.as_deref() == Some("timeout"));
     let kind = if timeouts { Kind::Timeout } else { Kind::Error };
@@ -190,7 +199,9 @@ pub fn verdict(followed: &Followed) -> Option<Failure> {
     let session = crate::view::short(&first.session.to_string()).to_owned();
     let hint = match first.message.as_deref() {
         Some(message) if followed.updates.len() == 1 => output::harmless(message, 400),
-        _ => format!("`roomette logs {session}` shows what it said, `roomette inspect {session}` why it ended"),
+        _ => {
+            format!("`roomette logs {session}` shows what it said, `roomette inspect {session}` why it ended")
+        }
     };
     Some(Failure::new(kind, message).hint(hint))
 }

@@ -4,7 +4,10 @@
 //! before a runtime or a thread starts, because it forks.
 
 #![forbid(unsafe_code)]
-#![expect(unreachable_pub, reason = "in a program everything is; `pub` says what a module offers to the others")]
+#![expect(
+    unreachable_pub,
+    reason = "in a program everything is; `pub` says what a module offers to the others"
+)]
 
 mod args;
 mod commands;

@@ -1,7 +1,7 @@
 //! Where things lie: the XDG directories, or everything under `ROOMETTE_HOME`.
 
-use std::{fs, io};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::{fs, io};
 
 use camino::{Utf8Path, Utf8PathBuf};
 
@@ -19,7 +19,8 @@ pub struct Paths {
 impl Paths {
     /// From the flag and the environment; nothing is made yet.
     pub fn find(home: Option<&Utf8Path>, environment: impl Fn(&str) -> Option<String>) -> Outcome<Self> {
-        let variable = |name: &str| environment(name).filter(|value| !value.is_empty()).map(Utf8PathBuf::from);
+        let variable =
+            |name: &str| environment(name).filter(|value| !value.is_empty()).map(Utf8PathBuf::from);
         if let Some(home) = home.map(Into::into).or_else(|| variable("ROOMETTE_HOME")) {
             let data = absolute(&home)?;
             return Ok(Self { config: data.join("config.toml"), data });

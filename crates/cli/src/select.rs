@@ -34,7 +34,9 @@ pub async fn several(context: &Context, texts: &[String]) -> Outcome<Vec<Session
         text.parse::<SessionRef>()?;
     }
     let Some(store) = context.read_store().await? else {
-        return Err(texts.first().map_or_else(|| Failure::usage("no session is named"), |text| unknown(text)));
+        return Err(texts
+            .first()
+            .map_or_else(|| Failure::usage("no session is named"), |text| unknown(text)));
     };
     let mut sessions = Vec::with_capacity(texts.len());
     for text in texts {

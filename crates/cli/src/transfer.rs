@@ -102,21 +102,29 @@ pub async fn export(
 }
 
 fn line<T: Serialize>(out: &mut impl Write, value: &T) -> Outcome<()> {
-    let write = serde_json::to_writer(&mut *out, value).map_err(io::Error::from).and_then(|()| out.write_all(b"\n"));
+    let write =
+        serde_json::to_writer(&mut *out, value).map_err(io::Error::from).and_then(|()| out.write_all(b"\n"));
     write.map_err(|error| Failure::caused(Kind::Error, "the export cannot be written", &error))
 }
 
 /// Makes a session of an export: all of it or nothing.
-pub async fn import(store: &SqlStore, lines: &[String], principal: Principal, env: &Env) -> Outcome<SessionId> {
+pub async fn import(
+    store: &SqlStore,
+    lines: &[String],
+    principal: Principal,
+    env: &Env,
+) -> Outcome<SessionId> {
     let mut numbered = lines.iter().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let Some((_, first)) = numbered.next() else {
         return Err(Failure::usage("the import is empty"));
     };
-    let header: Header =
-        serde_json::from_str(first).map_err(|error| Failure::caused(Kind::Usage, "line 1 is no export", &error))?;
+    let header: Header = serde_json::from_str(first)
+        .map_err(|error| Failure::caused(Kind::Usage, "line 1 is no export", &error))?;
     if header.roomette_export != FORMAT {
         let found = header.roomette_export;
-        return Err(Failure::usage(format!("the export has format {found}, this program reads format {FORMAT}")));
+        return Err(Failure::usage(format!(
+            "the export has format {found}, this program reads format {FORMAT}"
+        )));
     }
     let id = env.session_id();
     let mut events = Vec::new();
@@ -133,8 +141,18 @@ pub async fn import(store: &SqlStore, lines: &[String], principal: Principal, en
     let new = NewSession {
         id,
         principal,
-        label: header.label.as_deref().map(Label::new).transpose().map_err(|error| fault(error.to_string()))?,
-        agent: header.agent.as_deref().map(AgentKey::new).transpose().map_err(|error| fault(error.to_string()))?,
+        label: header
+            .label
+            .as_deref()
+            .map(Label::new)
+            .transpose()
+            .map_err(|error| fault(error.to_string()))?,
+        agent: header
+            .agent
+            .as_deref()
+            .map(AgentKey::new)
+            .transpose()
+            .map_err(|error| fault(error.to_string()))?,
         kind: WorkspaceKind::Scratch,
         project: None,
         metadata: Payload::parse(header.metadata.get()).map_err(|error| fault(error.to_string()))?,

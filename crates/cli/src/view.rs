@@ -277,7 +277,11 @@ pub fn duration(duration: SignedDuration) -> String {
 }
 
 /// How long a run took, or has taken so far.
-pub fn elapsed(started: Option<Timestamp>, ended: Option<Timestamp>, now: Timestamp) -> Option<SignedDuration> {
+pub fn elapsed(
+    started: Option<Timestamp>,
+    ended: Option<Timestamp>,
+    now: Timestamp,
+) -> Option<SignedDuration> {
     started.map(|started| ended.unwrap_or(now).duration_since(started))
 }
 
@@ -287,7 +291,8 @@ mod tests {
 
     #[test]
     fn durations_are_read_at_a_glance() {
-        let check = |milliseconds, text| assert_eq!(duration(SignedDuration::from_millis(milliseconds)), text);
+        let check =
+            |milliseconds, text| assert_eq!(duration(SignedDuration::from_millis(milliseconds)), text);
         check(-5, "0.0s");
         check(420, "0.4s");
         check(12_900, "12s");

@@ -101,7 +101,7 @@ impl Runner {
         let mut reap = interval_at(Instant::now() + self.options.reap_every, self.options.reap_every);
         reap.set_missed_tick_behavior(MissedTickBehavior::Delay);
         for adopted in recovery.adopted {
-            self.begin(adopted.claimed, Start::Adopted(adopted.keeper));
+            self.begin(adopted.claimed, Start::Adopted(Box::new(adopted.keeper)));
         }
         for claimed in recovery.begun {
             self.begin(claimed, Start::Fresh);

@@ -2,7 +2,7 @@
 
 use crate::args::CleanupArgs;
 use crate::context::Context;
-use crate::failure::{Failure, Kind, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::host::link::Link;
 use crate::host::protocol::{Cleaned, Cleanup, Reply, Request};
 use crate::{output, select, view};
@@ -26,7 +26,7 @@ pub async fn execute(context: &Context, args: CleanupArgs) -> Outcome<()> {
     let reply = link.ask(Request::Cleanup(request)).await;
     link.close().await;
     let Reply::Cleaned(cleaned) = reply? else {
-        return Err(Failure::new(Kind::Error, "the host answered something else"));
+        return Err(Reply::unexpected());
     };
     for one in &cleaned {
         show(context, one, args.dry_run)?;

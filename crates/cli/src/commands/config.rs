@@ -15,7 +15,8 @@ pub fn execute(context: &Context, command: &ConfigCommand) -> Outcome<()> {
 }
 
 fn show(context: &Context) -> Outcome<()> {
-    let failed = |error: toml::ser::Error| Failure::caused(Kind::Error, "the settings cannot be shown", &error);
+    let failed =
+        |error: toml::ser::Error| Failure::caused(Kind::Error, "the settings cannot be shown", &error);
     let mut table = toml::Table::try_from(&context.config).map_err(failed)?;
     // Never the password that a database URL may carry.
     let url = context.store_url()?.to_string();
@@ -23,12 +24,16 @@ fn show(context: &Context) -> Outcome<()> {
         store.insert("url".into(), toml::Value::String(url));
     }
     if context.json {
-        let origins: Vec<_> =
-            context.origins.iter().map(|(key, layer)| json!({ "key": key, "from": layer.to_string() })).collect();
+        let origins: Vec<_> = context
+            .origins
+            .iter()
+            .map(|(key, layer)| json!({ "key": key, "from": layer.to_string() }))
+            .collect();
         let (data, file) = (&context.paths.data, &context.paths.config);
         return output::json(&json!({ "data": data, "file": file, "settings": table, "origins": origins }));
     }
-    let mut lines = vec![format!("# data: {}", context.paths.data), format!("# file: {}", context.paths.config)];
+    let mut lines =
+        vec![format!("# data: {}", context.paths.data), format!("# file: {}", context.paths.config)];
     for (section, values) in &table {
         lines.push(format!("\n[{section}]"));
         for (name, value) in values.as_table().into_iter().flatten() {

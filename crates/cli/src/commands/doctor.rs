@@ -42,7 +42,8 @@ pub async fn execute(context: &Context) -> Outcome<()> {
     findings.push(Finding {
         check: "sandbox",
         level: Level::Warning,
-        found: "runs are not confined by the kernel in this version: a task can touch whatever you can".into(),
+        found: "runs are not confined by the kernel in this version: a task can touch whatever you can"
+            .into(),
         hint: Some("run only what you would run yourself".into()),
     });
     if context.json {
@@ -74,9 +75,7 @@ fn finding(check: &'static str, result: Result<String, Failure>) -> Finding {
     match result {
         Ok(found) => Finding { check, level: Level::Ok, found, hint: None },
         Err(failure) => {
-            let causes = failure.causes.iter().map(|cause| format!(": {cause}")).collect::<String>();
-            let found = format!("{}{causes}", failure.message);
-            Finding { check, level: Level::Error, found, hint: failure.hint }
+            Finding { check, level: Level::Error, found: failure.in_one_line(), hint: failure.hint }
         }
     }
 }

@@ -55,7 +55,8 @@ async fn read(store: &SqlStore, id: SessionId, text: &str) -> Outcome<(SessionSu
 
 fn paths(summary: &SessionSummary, directory: &SessionDir) -> PathsView {
     let workspace = &summary.session.workspace;
-    let in_place = workspace.project.as_ref().filter(|_| workspace.kind == session_core::WorkspaceKind::InPlace);
+    let in_place =
+        workspace.project.as_ref().filter(|_| workspace.kind == session_core::WorkspaceKind::InPlace);
     PathsView {
         work: in_place.map_or_else(|| directory.work().to_string(), ToString::to_string),
         output: directory.output_dir().to_string(),
@@ -103,7 +104,7 @@ fn run_lines(run: &RunView) -> Vec<String> {
     let mut lines = vec![format!("run {}  {}{because}", run.id, run.state)];
     let mut add = |name: &str, value: Option<String>| {
         if let Some(value) = value {
-            lines.push(format!("  {name:<9}{}", output::harmless(&value, 2_000)));
+            lines.push(format!("  {name:<10}{}", output::harmless(&value, 2_000)));
         }
     };
     add("why", run.message.clone());
@@ -116,6 +117,9 @@ fn run_lines(run: &RunView) -> Vec<String> {
     add("ended", run.ended_at.map(|at| at.to_string()));
     let elapsed = run.started_at.zip(run.ended_at).map(|(from, to)| view::duration(to.duration_since(from)));
     add("took", elapsed);
-    add("waits for", Some(run.waiting_for).filter(|&n| n > 0).map(|n| format!("{n} runs")));
+    add(
+        "waits for",
+        Some(run.waiting_for).filter(|&n| n > 0 && run.ended_at.is_none()).map(|n| format!("{n} runs")),
+    );
     lines
 }

@@ -28,16 +28,14 @@ pub async fn execute(context: &Context, args: LogsArgs) -> Outcome<()> {
     let directory = context.layout().session(id);
     let start = args.tail.map_or(Start::Beginning, Start::Last);
     let printer = Printer { json: context.json, timestamps: args.timestamps, states: args.states };
-    match last.filter(|run| args.follow && !run.state.phase().is_ended()) {
-        Some(run) => follow(&directory, &run, start, &printer, connection).await,
-        None => {
-            let reader = LogReader::open(&directory.log(), start).map_err(|error| unreadable(&directory, &error))?;
-            for record in reader {
-                printer.print(&record.map_err(|error| unreadable(&directory, &error))?)?;
-            }
-            Ok(())
-        }
+    if let Some(run) = last.filter(|run| args.follow && !run.state.phase().is_ended()) {
+        return follow(&directory, &run, start, &printer, connection).await;
     }
+    let reader = LogReader::open(&directory.log(), start).map_err(|error| unreadable(&directory, &error))?;
+    for record in reader {
+        printer.print(&record.map_err(|error| unreadable(&directory, &error))?)?;
+    }
+    Ok(())
 }
 
 /// Shows what is there and what comes, until the run is over.

@@ -44,7 +44,8 @@ pub async fn execute(context: &Context, args: PsArgs) -> Outcome<()> {
     let next = listing.next.map(|cursor| format!("{}:{}", cursor.created_at.as_millisecond(), cursor.id));
     if context.json {
         let layout = context.layout();
-        let directory = |summary: &SessionSummary| Some(layout.session(summary.session.id).root().to_string());
+        let directory =
+            |summary: &SessionSummary| Some(layout.session(summary.session.id).root().to_string());
         let sessions = listing.items.iter().map(|item| SessionView::new(item, directory(item))).collect();
         return output::json(&PageView { sessions, next });
     }
@@ -74,10 +75,13 @@ fn row(item: &SessionSummary, now: Timestamp) -> Vec<String> {
     let session = &item.session;
     let run = item.last_run.as_ref();
     let ended = run.and_then(|run| run.ended());
-    let exit = ended.and_then(|(_, ending)| ending.exit).map_or_else(|| "-".into(), |exit| match exit {
-        session_core::run::Exit::Code(code) => code.to_string(),
-        session_core::run::Exit::Signal(signal) => format!("signal {signal}"),
-    });
+    let exit = ended.and_then(|(_, ending)| ending.exit).map_or_else(
+        || "-".into(),
+        |exit| match exit {
+            session_core::run::Exit::Code(code) => code.to_string(),
+            session_core::run::Exit::Signal(signal) => format!("signal {signal}"),
+        },
+    );
     let elapsed = view::elapsed(run.and_then(|run| run.started_at), ended.map(|(at, _)| at), now);
     let command = run.map(|run| output::harmless(&run.spec.argv.join(" "), 48)).unwrap_or_default();
     vec![
@@ -96,5 +100,7 @@ fn parse_cursor(text: &str) -> Outcome<Cursor> {
         let created_at = Timestamp::from_millisecond(at.parse().ok()?).ok()?;
         Some(Cursor { created_at, id: id.parse::<SessionId>().ok()? })
     });
-    parts.ok_or_else(|| Failure::usage(format!("--after {text:?} is no place in a list; the page before says it")))
+    parts.ok_or_else(|| {
+        Failure::usage(format!("--after {text:?} is no place in a list; the page before says it"))
+    })
 }

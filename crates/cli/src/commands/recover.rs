@@ -4,7 +4,7 @@ use super::{resume, run};
 use crate::args::{RecoverArgs, TaskArgs};
 use crate::config::HostLoss;
 use crate::context::Context;
-use crate::failure::{Failure, Kind, Outcome};
+use crate::failure::Outcome;
 use crate::host::link::{self, Link};
 use crate::host::protocol::{Recovered, Reply, Request, Submit};
 use crate::{output, view};
@@ -23,7 +23,7 @@ pub async fn execute(context: &Context, args: &RecoverArgs) -> Outcome<()> {
         reply?
     };
     let Reply::Recovered(recovered) = recovered else {
-        return Err(Failure::new(Kind::Error, "the host answered something else"));
+        return Err(Reply::unexpected());
     };
     for one in &recovered {
         if context.json {

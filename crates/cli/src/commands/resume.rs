@@ -33,7 +33,8 @@ pub async fn execute(context: &Context, args: ResumeArgs) -> Outcome<()> {
     if args.detach {
         return run::print_ids(context, &enqueued);
     }
-    let watched = enqueued.iter().map(|at| Watched { session: at.session, run: at.run, label: label.clone() });
+    let watched =
+        enqueued.iter().map(|at| Watched { session: at.session, run: at.run, label: label.clone() });
     run::watch(context, connection, watched.collect()).await
 }
 

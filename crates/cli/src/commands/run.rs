@@ -31,10 +31,10 @@ pub async fn execute(context: &Context, args: RunArgs) -> Outcome<()> {
 
 /// Sends a submission.
 pub async fn enqueue(connection: &mut Connection, submit: Submit) -> Outcome<Vec<Enqueued>> {
-    match connection.ask(&Request::Submit(submit)).await? {
-        Reply::Submitted(enqueued) => Ok(enqueued),
-        _ => Err(Failure::new(Kind::Error, "the host answered something else")),
-    }
+    let Reply::Submitted(enqueued) = connection.ask(&Request::Submit(submit)).await? else {
+        return Err(Reply::unexpected());
+    };
+    Ok(enqueued)
 }
 
 /// Watches runs until they are over, then says what each came to.
@@ -115,7 +115,8 @@ fn workspace(args: &RunArgs) -> Outcome<(&'static str, Option<String>)> {
         Some(project) => project.clone(),
         None => current_directory()?,
     };
-    let project = crew::resolve(&directory).map_err(|reason| Failure::usage(format!("--project: {reason}")))?;
+    let project =
+        crew::resolve(&directory).map_err(|reason| Failure::usage(format!("--project: {reason}")))?;
     Ok((kind, Some(project.into())))
 }
 

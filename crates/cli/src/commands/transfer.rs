@@ -33,17 +33,17 @@ pub async fn import(context: &Context, file: &Utf8Path) -> Outcome<()> {
     let mut link = Link::attach(context, "import").await?;
     let reply = link.ask(Request::Import { lines }).await;
     link.close().await;
-    match reply? {
-        Reply::Imported(id) if context.json => output::json(&serde_json::json!({ "session": id })),
-        Reply::Imported(id) => output::line(&id.to_string()),
-        _ => Err(Failure::new(Kind::Error, "the host answered something else")),
+    let Reply::Imported(id) = reply? else { return Err(Reply::unexpected()) };
+    if context.json {
+        output::json(&serde_json::json!({ "session": id }))
+    } else {
+        output::line(&id.to_string())
     }
 }
 
 fn read(file: &Utf8Path) -> Outcome<String> {
-    let failed = |error: io::Error| {
-        Failure::caused(Kind::Usage, format!("the export {file} cannot be read"), &error)
-    };
+    let failed =
+        |error: io::Error| Failure::caused(Kind::Usage, format!("the export {file} cannot be read"), &error);
     // The whole import is one transaction and one request, so it has a largest size.
     let longest = LINE_MAX as u64 / 2;
     let mut text = String::new();

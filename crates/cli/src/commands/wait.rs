@@ -29,8 +29,13 @@ pub async fn execute(context: &Context, args: WaitArgs) -> Outcome<()> {
         Followed { updates, interrupted: false }
     } else {
         let Some(connection) = connection else {
-            return Err(Failure::new(Kind::Unreachable, "not all runs are over, and no host is there to run them")
-                .hint("`roomette recover` says what became of them; `roomette serve` goes on with what is pending"));
+            return Err(Failure::new(
+                Kind::Unreachable,
+                "not all runs are over, and no host is there to run them",
+            )
+            .hint(
+                "`roomette recover` says what became of them; `roomette serve` goes on with what is pending",
+            ));
         };
         let watched = last.iter().map(|(run, label)| Watched {
             session: run.session,

@@ -78,7 +78,10 @@ fn read(path: &Utf8Path) -> Outcome<Option<Table>> {
             Ok(table) => Ok(Some(table)),
             Err(error) => Err(Failure::caused(Kind::Usage, format!("{path} is not valid"), &error)),
         },
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        // A directory that is a file is told of when it is to be used.
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            Ok(None)
+        }
         Err(error) => Err(Failure::caused(Kind::Error, format!("{path} cannot be read"), &error)),
     }
 }
@@ -93,15 +96,20 @@ fn verify(table: &Table, whose: &str) -> Outcome<Config> {
     Ok(config)
 }
 
-fn overlay(base: &mut Table, over: &Table, prefix: &str, layer: &Layer, origins: &mut BTreeMap<String, Layer>) {
+fn overlay(
+    base: &mut Table,
+    over: &Table,
+    prefix: &str,
+    layer: &Layer,
+    origins: &mut BTreeMap<String, Layer>,
+) {
     for (name, value) in over {
         let key = join(prefix, name);
-        match (base.get_mut(name), value) {
-            (Some(Value::Table(base)), Value::Table(over)) => overlay(base, over, &key, layer, origins),
-            _ => {
-                base.insert(name.clone(), value.clone());
-                origins.insert(key, layer.clone());
-            }
+        if let (Some(Value::Table(base)), Value::Table(over)) = (base.get_mut(name), value) {
+            overlay(base, over, &key, layer, origins);
+        } else {
+            base.insert(name.clone(), value.clone());
+            origins.insert(key, layer.clone());
         }
     }
 }
@@ -170,7 +178,8 @@ mod tests {
     #[test]
     fn stronger_layers_win_and_origins_are_known() {
         let dir = tempfile::tempdir().unwrap();
-        let user = file(&dir, "user.toml", "[host]\nruns_at_once = 2\nlinger = \"1m\"\n[run]\ntimeout = \"1h\"\n");
+        let user =
+            file(&dir, "user.toml", "[host]\nruns_at_once = 2\nlinger = \"1m\"\n[run]\ntimeout = \"1h\"\n");
         let project = file(&dir, "project.toml", "[host]\nruns_at_once = 3\n");
         let sources = Sources {
             files: vec![user.clone(), project.clone(), "/nowhere/at-all.toml".into()],
@@ -210,7 +219,11 @@ mod tests {
         check("[hosts]\n", &[], &["roomette.toml", "hosts"]);
         check("[host]\nruns_at_once = 0\n", &[], &["roomette.toml", "host.runs_at_once", "1 to 1000"]);
         check("[host\n", &[], &["roomette.toml"]);
-        check("", &[("ROOMETTE_HOST_RUNS_AT_ONCE", "many")], &["$ROOMETTE_HOST_RUNS_AT_ONCE", "runs_at_once"]);
+        check(
+            "",
+            &[("ROOMETTE_HOST_RUNS_AT_ONCE", "many")],
+            &["$ROOMETTE_HOST_RUNS_AT_ONCE", "runs_at_once"],
+        );
         check("", &[("ROOMETTE_STORE_URLL", "x")], &["$ROOMETTE_STORE_URLL", "urll"]);
     }
 }

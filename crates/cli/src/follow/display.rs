@@ -142,9 +142,10 @@ impl Live {
         } else if update.state == "running" || update.state == "starting" {
             let name = watched.name();
             let line = running_line(&name, update, now);
-            let (bar, _, latest) = self.bars.entry(index).or_insert_with(|| {
-                (self.all.insert_before(&self.total, bar()), name, update.clone())
-            });
+            let (bar, _, latest) = self
+                .bars
+                .entry(index)
+                .or_insert_with(|| (self.all.insert_before(&self.total, bar()), name, update.clone()));
             bar.set_message(line);
             *latest = update.clone();
         }

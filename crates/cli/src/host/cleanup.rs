@@ -53,7 +53,8 @@ impl Cleaner {
             kept_because: None,
             archive: None,
         };
-        let candidate = CleanupCandidate { session: end_of(summary), worktree: self.worktree(summary).await? };
+        let candidate =
+            CleanupCandidate { session: end_of(summary), worktree: self.worktree(summary).await? };
         let rules = CleanupRules { older_than: request.older_than, force: request.force, now: self.now };
         match decide(&candidate, &rules) {
             Verdict::Keep(reason) => cleaned.kept_because = Some(reason.to_string()),
@@ -63,10 +64,7 @@ impl Cleaner {
                     cleaned.removed = true;
                     cleaned.archive = archive;
                 }
-                Err(failure) => {
-                    let causes = failure.causes.iter().map(|cause| format!(": {cause}")).collect::<String>();
-                    cleaned.kept_because = Some(format!("{}{causes}", failure.message));
-                }
+                Err(failure) => cleaned.kept_because = Some(failure.in_one_line()),
             },
         }
         Ok(cleaned)
@@ -107,7 +105,9 @@ fn end_of(summary: &SessionSummary) -> SessionEnd {
         (Some(run), _) if is_open(run.state.phase()) => SessionEnd::Running,
         (Some(run), _) => ended_at(run).map_or(SessionEnd::Open, SessionEnd::Ended),
         (None, SessionState::Terminated { at, .. }) => SessionEnd::Ended(at),
-        (None, SessionState::Active | SessionState::Idle { .. } | SessionState::Suspended { .. }) => SessionEnd::Open,
+        (None, SessionState::Active | SessionState::Idle { .. } | SessionState::Suspended { .. }) => {
+            SessionEnd::Open
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use super::lock::{self, HostLock};
 use super::operations::Operations;
 use super::protocol::{Greeting, LINE_MAX, Reply, Request};
 use super::socket;
-use crate::context::Context;
+use crate::context::{Context, program};
 use crate::failure::{Failure, Kind, Outcome};
 
 /// For how long a host that is just leaving is waited for.
@@ -34,7 +34,9 @@ impl Connection {
         let failed = |error: &std::io::Error| {
             Failure::caused(Kind::Unreachable, format!("the host at {path} does not answer"), error)
         };
-        let Some(stream) = socket::connect(&path).await.map_err(|error| failed(&error))? else { return Ok(None) };
+        let Some(stream) = socket::connect(&path).await.map_err(|error| failed(&error))? else {
+            return Ok(None);
+        };
         let mut lines = Lines::new(stream, LINE_MAX);
         // A host that is just leaving closes without a greeting: then there is none.
         let Some(host) = lines.read::<Greeting>().await.ok().flatten() else { return Ok(None) };
@@ -155,22 +157,28 @@ pub async fn take_turn(context: &Context) -> Outcome<std::fs::File> {
 async fn start(context: &Context) -> Outcome<()> {
     let path = context.paths.host_log();
     let log = OpenOptions::new().append(true).create(true).mode(0o600).open(&path);
-    let log = log.map_err(|error| Failure::caused(Kind::Error, format!("{path} cannot be opened"), &error))?;
-    let program = context.program()?;
+    let log =
+        log.map_err(|error| Failure::caused(Kind::Error, format!("{path} cannot be opened"), &error))?;
+    let program = program()?;
     let mut command = background(&program, context);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
     let failed = |error: &std::io::Error| Failure::caused(Kind::Error, "a host cannot be started", error);
     let mut child = command.spawn().map_err(|error| failed(&error))?;
-    let Some(stdout) = child.stdout.take() else { return Err(Failure::new(Kind::Error, "no pipe to the host")) };
+    let Some(stdout) = child.stdout.take() else {
+        return Err(Failure::new(Kind::Error, "no pipe to the host"));
+    };
     let line = tokio::task::spawn_blocking(move || {
         let mut line = String::new();
         BufReader::new(stdout).read_line(&mut line).map(|_| line)
     });
-    let line = line.await.map_err(|error| Failure::caused(Kind::Error, "waiting for the host failed", &error))?;
+    let line =
+        line.await.map_err(|error| Failure::caused(Kind::Error, "waiting for the host failed", &error))?;
     match serde_json::from_str(&line.map_err(|error| failed(&error))?) {
         Ok(Readiness::Up) => Ok(()),
         Ok(Readiness::Failed(failure)) => Err(failure),
-        Err(_) => Err(Failure::new(Kind::Error, "the host ended before it was up").hint(format!("{path} says why"))),
+        Err(_) => {
+            Err(Failure::new(Kind::Error, "the host ended before it was up").hint(format!("{path} says why")))
+        }
     }
 }
 
@@ -184,7 +192,10 @@ pub enum Readiness {
     Failed(Failure),
 }
 
-#[expect(clippy::disallowed_methods, reason = "the host inherits the caller's environment: it is the same program")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the host inherits the caller's environment: it is the same program"
+)]
 fn background(program: &Utf8Path, context: &Context) -> Command {
     let mut command = Command::new(program);
     command.arg("--home").arg(&context.paths.data).arg("serve").arg("--background");

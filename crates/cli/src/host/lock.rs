@@ -40,7 +40,9 @@ impl HostLock {
             let locked = tokio::task::spawn_blocking(move || waiting.lock());
             match tokio::time::timeout(patience, locked).await {
                 Ok(Ok(result)) => result.map_err(|error| failed(&path, &error))?,
-                Ok(Err(error)) => return Err(Failure::caused(Kind::Error, "waiting for the lock failed", &error)),
+                Ok(Err(error)) => {
+                    return Err(Failure::caused(Kind::Error, "waiting for the lock failed", &error));
+                }
                 Err(_elapsed) => {
                     let mut text = String::new();
                     file.read_to_string(&mut text).map_err(|error| failed(&path, &error))?;
@@ -77,8 +79,7 @@ fn failed(path: &Utf8Path, error: &std::io::Error) -> Failure {
 pub fn starting(paths: &Paths) -> Outcome<File> {
     let path = paths.start_lock();
     let file = open(&path)?;
-    file.lock()
-        .map_err(|error| Failure::caused(Kind::Error, format!("{path} cannot be locked"), &error))?;
+    file.lock().map_err(|error| Failure::caused(Kind::Error, format!("{path} cannot be locked"), &error))?;
     Ok(file)
 }
 

@@ -10,8 +10,8 @@ use session_core::budget::Budget;
 use session_core::error::StoreError;
 use session_core::event::{Payload, PayloadError};
 use session_core::names::{AgentKey, ExecutorType, Hostname, Label, NameError, Principal};
-use session_core::run::{RunSpec, StopMode};
 use session_core::ports::{RunStore as _, SessionStore as _};
+use session_core::run::{RunSpec, StopMode};
 use session_core::{ManagedSession, SessionId};
 use session_manager::recovery::OnHostLoss;
 use session_manager::{Coordinator, DispatchOptions, Submission, Task, TaskSession};
@@ -21,7 +21,9 @@ use session_runner::{Recovery, recover};
 use session_store::SqlStore;
 
 use super::cleanup::Cleaner;
-use super::protocol::{BudgetWire, Enqueued, NewSessionWire, Recovered, Reply, Request, SessionWire, Submit, TaskWire};
+use super::protocol::{
+    BudgetWire, Enqueued, NewSessionWire, Recovered, Reply, Request, SessionWire, Submit, TaskWire,
+};
 use super::runner_id;
 use crate::config::HostLoss;
 use crate::context::Context;
@@ -65,7 +67,8 @@ impl Operations {
         let recovery = recover(&self.coordinator, &layout, &self.profile, policy, grace).await?;
         let reaped = self.coordinator.reap().await?;
         let ended = recovery.ended.iter().chain(&reaped);
-        self.recovered = ended.map(recovered).chain(recovery.begun.iter().map(|c| recovered(&c.run))).collect();
+        self.recovered =
+            ended.map(recovered).chain(recovery.begun.iter().map(|c| recovered(&c.run))).collect();
         self.recovered.extend(recovery.adopted.iter().map(|adopted| recovered(&adopted.claimed.run)));
         Ok(recovery)
     }
@@ -74,7 +77,10 @@ impl Operations {
     async fn finish_removals(&self, layout: &Layout) -> Outcome<()> {
         let layout = layout.clone();
         let finished = tokio::task::spawn_blocking(move || finish_removals(&layout)).await;
-        match finished.map_err(|error| error.to_string()).and_then(|done| done.map_err(|error| error.to_string())) {
+        match finished
+            .map_err(|error| error.to_string())
+            .and_then(|done| done.map_err(|error| error.to_string()))
+        {
             Ok(sessions) => {
                 for session in sessions {
                     self.store.workspace_removed(session, self.context.env.now()).await?;
@@ -90,7 +96,9 @@ impl Operations {
     pub async fn handle(&self, request: Request) -> Outcome<Reply> {
         match request {
             Request::Submit(submit) => self.submit(submit).await,
-            Request::Follow { .. } => Err(Failure::new(Kind::Unreachable, "no host is running, so nothing changes")),
+            Request::Follow { .. } => {
+                Err(Failure::new(Kind::Unreachable, "no host is running, so nothing changes"))
+            }
             Request::Stop { sessions, now } => self.stop(&sessions, now).await,
             Request::Kill { sessions } => {
                 for session in sessions {
@@ -135,11 +143,12 @@ impl Operations {
         let mut place = Place::Runner(self.profile.id);
         let mut tasks = Vec::with_capacity(submit.tasks.len());
         for (index, wire) in submit.tasks.into_iter().enumerate() {
-            let field = wire.name.clone().map_or_else(|| format!("tasks[{index}]"), |name| format!("task {name:?}"));
-            let (task, session) = self.task(wire).await.map_err(|failure| Failure {
-                message: format!("{field}: {}", failure.message),
-                ..failure
-            })?;
+            let field =
+                wire.name.clone().map_or_else(|| format!("tasks[{index}]"), |name| format!("task {name:?}"));
+            let (task, session) = self
+                .task(wire)
+                .await
+                .map_err(|failure| Failure { message: format!("{field}: {}", failure.message), ..failure })?;
             // A further run goes where the session's workspace lies.
             if let Some(runner) = session.and_then(|session| session.workspace.runner) {
                 place = Place::Runner(runner);
@@ -286,7 +295,8 @@ mod tests {
             env: pairs(&[("PATH", "/bin"), ("A", "1")]),
             timeout: Some(SignedDuration::from_secs(5)),
         };
-        let same = again(Some(last.clone()), Vec::new(), pairs(&[("PATH", "/other")]), Vec::new(), None).unwrap();
+        let same =
+            again(Some(last.clone()), Vec::new(), pairs(&[("PATH", "/other")]), Vec::new(), None).unwrap();
         assert_eq!(same, last);
         let changed = again(
             Some(last),

@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use session_core::{RunId, SessionId};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, Kind};
 
 /// The longest line: a submission of many tasks with their environments fits.
 pub const LINE_MAX: usize = 64 * 1024 * 1024;
@@ -175,6 +175,13 @@ pub enum Reply {
     Recovered(Vec<Recovered>),
     /// It was not done.
     Failed(Failure),
+}
+
+impl Reply {
+    /// The failure of a host that answered something else than it was asked for.
+    pub fn unexpected() -> Failure {
+        Failure::new(Kind::Error, "the host answered something else than it was asked for")
+    }
 }
 
 /// A run that was enqueued.

@@ -15,7 +15,8 @@ pub fn load_or_make(path: &Utf8Path, env: &Env) -> Outcome<RunnerId> {
     };
     match fs::read_to_string(path) {
         Ok(text) => text.trim().parse().map_err(|error| {
-            failed(&error, "understood").hint("restore the file; with another id the sessions lose their machine")
+            failed(&error, "understood")
+                .hint("restore the file; with another id the sessions lose their machine")
         }),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let id = env.runner_id();

@@ -21,7 +21,7 @@ use super::operations::Operations;
 use super::protocol::{Greeting, LINE_MAX, Reply, Request};
 use super::socket;
 use crate::config::HostLoss;
-use crate::context::Context;
+use crate::context::{Context, program};
 use crate::failure::{Failure, Kind, Outcome};
 
 /// The most commands that are served at once; further ones wait in the socket's queue.
@@ -45,7 +45,8 @@ pub async fn serve(context: &Context, stay: Stay, up: impl FnOnce() -> Outcome<(
         Stay::WhileNeeded => None,
     };
     if let Some(connection) = Connection::open(context).await? {
-        let message = format!("the data directory {} has a host: process {}", context.paths.data, connection.host.pid);
+        let message =
+            format!("the data directory {} has a host: process {}", context.paths.data, connection.host.pid);
         return Err(Failure::new(Kind::Conflict, message));
     }
     let purpose = match stay {
@@ -149,8 +150,7 @@ impl Host<'_> {
                 return;
             }
             let mut lines = Lines::new(stream, LINE_MAX);
-            let greeting =
-                Greeting { roomette: env!("CARGO_PKG_VERSION").into(), pid: std::process::id() };
+            let greeting = Greeting { roomette: env!("CARGO_PKG_VERSION").into(), pid: std::process::id() };
             if lines.write(&greeting).await.is_ok() {
                 converse(&operations, &sources, &mut lines).await;
             }
@@ -193,7 +193,7 @@ fn options(context: &Context) -> Outcome<RunnerOptions> {
             HostLoss::Adopt => OnHostLoss::Adopt,
         },
         keeper: KeeperProgram {
-            path: context.program()?,
+            path: program()?,
             arguments: vec![crate::KEEPER.into()],
             stderr: Some(context.paths.host_log()),
         },

@@ -45,12 +45,10 @@ pub async fn connect(path: &Utf8Path) -> io::Result<Option<UnixStream>> {
     let (short, _directory) = address(path)?;
     let stream = match UnixStream::connect(short).await {
         Ok(stream) => stream,
-        Err(error) => {
-            return match error.kind() {
-                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Ok(None),
-                _ => Err(error),
-            };
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+            return Ok(None);
         }
+        Err(error) => return Err(error),
     };
     check_peer(&stream)?;
     Ok(Some(stream))

@@ -16,8 +16,8 @@ use tokio::sync::mpsc;
 use super::{Order, outcome};
 use crate::process::protocol;
 use crate::process::{
-    CgroupPreference, Control, KeeperSpec, KeeperState, LivingKeeper, RunOutcome, RunReport, SpawnError,
-    Supervised,
+    CgroupPreference, Control, KeeperSpec, KeeperState, LivingKeeper, RunEnd, RunOutcome, RunReport,
+    SpawnError, Supervised,
 };
 use crate::progress::Progress;
 use crate::runner::RunnerOptions;
@@ -46,7 +46,7 @@ pub(crate) enum Start {
     /// From nothing.
     Fresh,
     /// With a keeper that outlived its host.
-    Adopted(LivingKeeper),
+    Adopted(Box<LivingKeeper>),
 }
 
 /// What the processes of a run came to.
@@ -120,7 +120,7 @@ impl Execution {
                     Ok(Some(RunReport::Progress(progress))) => self.progress.line(self.run.id, progress.last_line),
                     Ok(Some(RunReport::Ended(end))) => {
                         self.progress.line(self.run.id, end.output.last_line.clone());
-                        return self.over(RunOutcome::Ended(end), host_ends);
+                        return over(end, host_ends);
                     }
                     Ok(Some(RunReport::KeeperLost(orphans))) => {
                         return Came::ToEnd(outcome::keeper_lost(orphans), None);
@@ -148,16 +148,6 @@ impl Execution {
             StopMode::Graceful => control.stop(Some(self.options.grace)),
             StopMode::Kill => control.kill(),
         });
-    }
-
-    /// A run that ended because its host left was not stopped by anybody: it is lost, and can be resumed.
-    fn over(&self, outcome: RunOutcome, host_ends: bool) -> Came {
-        match &outcome {
-            RunOutcome::Ended(end) if host_ends && end.cause == protocol::EndCause::Stopped => {
-                Came::ToEnd(recovery::lost("its host ended"), outcome::result(&outcome))
-            }
-            RunOutcome::Ended(_) | RunOutcome::SpawnFailed(_) => Came::to(&outcome),
-        }
     }
 
     /// Watches a run whose keeper has no pipe to this host: its record says how it ended.
@@ -254,7 +244,7 @@ impl Execution {
                     return true;
                 }
                 Err(error) if is_passing(&error) => {
-                    self.complain(&error, "the store does not take its progress")
+                    self.complain(&error, "the store does not take its progress");
                 }
                 Err(error) => {
                     self.complain(&error, "the run belongs to another claim");
@@ -274,7 +264,9 @@ impl Execution {
                     outcome::record(&self.directory(), &self.session, &run, self.coordinator.env().now());
                     return;
                 }
-                Err(error) if is_passing(&error) => self.complain(&error, "the store does not take its end"),
+                Err(error) if is_passing(&error) => {
+                    self.complain(&error, "the store does not take its end");
+                }
                 Err(error) => return self.complain(&error, "the end of the run was not recorded"),
             }
             tokio::select! {
@@ -292,6 +284,16 @@ impl Execution {
     fn complain(&self, error: &StoreError, what: &str) {
         tracing::warn!(run = %self.run.id, error = error as &dyn std::error::Error, "{what}");
     }
+}
+
+/// A run that ended because its host left was not stopped by anybody: it is lost, and can be resumed.
+fn over(end: RunEnd, host_ends: bool) -> Came {
+    let left_behind = host_ends && end.cause == protocol::EndCause::Stopped;
+    let outcome = RunOutcome::Ended(end);
+    if left_behind {
+        return Came::ToEnd(recovery::lost("its host ended"), outcome::result(&outcome));
+    }
+    Came::to(&outcome)
 }
 
 /// Whether trying again may help.
