@@ -32,7 +32,7 @@ pub fn recover_keeper(state_file: &Utf8Path, run: RunId) -> io::Result<KeeperSta
         Read::Missing => return Ok(KeeperState::Never),
         Read::Torn => return Ok(KeeperState::Gone(None)),
         Read::Whole(record) if record.run != run => return Ok(KeeperState::Never),
-        Read::Whole(record) => *record,
+        Read::Whole(record) => record,
     };
     if record.outcome.is_none() && record.keeper.is_alive()? {
         return Ok(KeeperState::Alive(LivingKeeper { record, state_file: state_file.to_owned() }));
@@ -44,13 +44,13 @@ pub fn recover_keeper(state_file: &Utf8Path, run: RunId) -> io::Result<KeeperSta
     {
         return Ok(KeeperState::Ended(outcome));
     }
-    Ok(KeeperState::Gone(Some(record)))
+    Ok(KeeperState::Gone(Some(*record)))
 }
 
 /// A keeper that another process started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LivingKeeper {
-    record: KeeperRecord,
+    record: Box<KeeperRecord>,
     state_file: Utf8PathBuf,
 }
 

@@ -261,8 +261,8 @@ fn open_stderr(program: &KeeperProgram) -> io::Result<Stdio> {
     Ok(file.into())
 }
 
-/// The next report; `None` at the end of the pipe. What was read of a line stays in `line` if the future is
-/// dropped.
+/// The next report; `None` at the end of the pipe. A line that is no report that this host knows is passed over.
+/// What was read of a line stays in `line` if the future is dropped.
 async fn read_report(
     reports: &mut BufReader<ChildStdout>,
     line: &mut Vec<u8>,
@@ -277,12 +277,13 @@ async fn read_report(
         line.extend_from_slice(available.get(..taken).unwrap_or_default());
         reports.consume(taken + usize::from(newline.is_some()));
         if newline.is_some() {
-            let report = serde_json::from_slice(line);
+            let report = serde_json::from_slice(line).ok();
             line.clear();
-            return report.map(Some).map_err(io::Error::other);
-        }
-        if line.len() > MAX_REPORT_BYTES {
-            return Err(io::Error::other(format!("a report is longer than {MAX_REPORT_BYTES} bytes")));
+            if report.is_some() {
+                return Ok(report);
+            }
+        } else if line.len() > MAX_REPORT_BYTES {
+            line.clear();
         }
     }
 }

@@ -130,17 +130,17 @@ mod tests {
     #[test]
     fn both_outputs_are_read_however_long() {
         let many =
-            sh("head -c 3000000 /dev/zero; head -c 3000000 /dev/zero >&2", Duration::from_secs(60)).unwrap();
+            sh("head -c 3000000 /dev/zero; head -c 3000000 /dev/zero >&2", Duration::from_mins(1)).unwrap();
         assert!(many.success);
         assert_eq!((many.stdout.len(), many.stderr.len()), (MAX_OUTPUT_BYTES, MAX_OUTPUT_BYTES));
-        let failed = sh("echo out; echo err >&2; exit 3", Duration::from_secs(60)).unwrap();
+        let failed = sh("echo out; echo err >&2; exit 3", Duration::from_mins(1)).unwrap();
         assert!(!failed.success);
         assert_eq!((&failed.stdout[..], &failed.stderr[..]), (&b"out\n"[..], &b"err\n"[..]));
     }
 
     #[test]
     fn what_it_leaves_behind_does_not_hold_us() {
-        let left = sh("sleep 1000 & echo $!", Duration::from_secs(60)).unwrap();
+        let left = sh("sleep 1000 & echo $!", Duration::from_mins(1)).unwrap();
         assert!(left.success);
         let pid: i32 = String::from_utf8(left.stdout).unwrap().trim().parse().unwrap();
         let process = crate::process::ProcessIdentity::of(pid).unwrap().expect("it goes on");

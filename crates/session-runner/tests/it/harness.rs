@@ -36,7 +36,9 @@ pub(crate) fn run(arguments: &[String], tests: &[Test]) -> ExitCode {
     };
     let chosen: Vec<&Test> = tests.iter().filter(|test| is_chosen(test.name)).collect();
     if has("--list") {
-        chosen.iter().for_each(|test| println!("{}: test", test.name));
+        for test in chosen {
+            println!("{}: test", test.name);
+        }
         return ExitCode::SUCCESS;
     }
     match chosen.as_slice() {

@@ -38,8 +38,8 @@ pub(crate) fn records_come_back_as_they_were_written() {
     log.write(at(1), Stream::Stdout, b"one\ntwo").unwrap();
     log.write(at(2), Stream::Stderr, b"\xff\0\x1b[1m\r\n\n").unwrap();
     log.write(at(3), Stream::Stdout, b" and a half\n").unwrap();
-    let long = [b'x'; PIECE_BYTES * 2 + 5];
-    log.write(at(4), Stream::Stdout, &long).unwrap();
+    let endless = vec![b'x'; PIECE_BYTES * 2 + 5];
+    log.write(at(4), Stream::Stdout, &endless).unwrap();
     log.flush(at(5)).unwrap();
     log.finish(at(6)).unwrap();
     log.finish(at(7)).unwrap();
@@ -55,8 +55,8 @@ pub(crate) fn records_come_back_as_they_were_written() {
         record(2, Stream::Stderr, true, b"\xff\0\x1b[1m\r"),
         record(2, Stream::Stderr, true, b""),
         record(3, Stream::Stdout, true, b"two and a half"),
-        record(4, Stream::Stdout, false, &long[..PIECE_BYTES]),
-        record(4, Stream::Stdout, false, &long[..PIECE_BYTES]),
+        record(4, Stream::Stdout, false, &endless[..PIECE_BYTES]),
+        record(4, Stream::Stdout, false, &endless[..PIECE_BYTES]),
         record(5, Stream::Stdout, false, b"xxxxx"),
         record(6, Stream::Stdout, true, b""),
     ];

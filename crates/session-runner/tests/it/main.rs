@@ -2,6 +2,13 @@
 //! and the programs that are run. So it brings its own small harness, which speaks the protocol of libtest as
 //! far as cargo and nextest use it.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "as in every test; without libtest's harness clippy cannot see that these are tests"
+)]
+
 mod fixture;
 mod harness;
 mod keeper;

@@ -21,10 +21,13 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
 
 /// Lines of 100 bytes, so many megabytes in all, each megabyte numbered from 0 to 9999.
 fn lines(megabytes: u64) {
-    let block: String = (0..10_000).map(|number| format!("{number:099}\n")).collect();
+    let mut block = Vec::new();
+    for number in 0..10_000 {
+        writeln!(block, "{number:099}").unwrap();
+    }
     let mut out = stdout().lock();
     for _ in 0..megabytes {
-        out.write_all(block.as_bytes()).unwrap();
+        out.write_all(&block).unwrap();
     }
 }
 
@@ -51,6 +54,7 @@ fn every_byte(times: u64) {
 }
 
 /// Starts itself anew and goes, for ever: a tree that has another process whenever one looks.
+#[expect(clippy::zombie_processes, reason = "whoever waits here would not be gone")]
 fn hop() {
     this_program().args([PROGRAM, "hop"]).stdin(Stdio::null()).spawn().unwrap();
 }

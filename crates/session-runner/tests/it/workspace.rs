@@ -175,7 +175,7 @@ pub(crate) fn a_removal_keeps_the_output_and_follows_no_link() {
     fs::create_dir_all(&sealed).unwrap();
     fs::write(sealed.join("file"), "").unwrap();
     fs::set_permissions(&sealed, fs::Permissions::from_mode(0o500)).unwrap();
-    fs::set_permissions(made.cwd.join("a"), fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(made.cwd.join("a"), fs::Permissions::from_mode(0o000)).unwrap();
     assert_eq!(ground.remove(&removal(&request)).unwrap(), Removed::default());
     assert!(!made.dir.root().exists());
     assert_eq!(fs::read_to_string(outside.join("precious")).unwrap(), "kept");
