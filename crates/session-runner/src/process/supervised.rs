@@ -124,20 +124,20 @@ impl Supervised {
         let mut line = Vec::new();
         let first = timeout(START_BOUND, async {
             stdin.write_all(&text).await?;
-            read_report(&mut reports, &mut line).await
+            read_line(&mut reports, &mut line).await
         })
         .await;
         let lost = |message: String| SpawnError::Lost { run: spec.run, message };
         let started = match first {
-            Ok(Ok(Some(KeeperReport::Started(started)))) => started,
-            Ok(Ok(Some(KeeperReport::SpawnFailed(failure)))) => {
+            Ok(Ok(Line::Report(KeeperReport::Started(started)))) => started,
+            Ok(Ok(Line::Report(KeeperReport::SpawnFailed(failure)))) => {
                 let _gone = timeout(GO_BOUND, keeper.wait()).await;
                 return Err(failure.into());
             }
-            Ok(Ok(Some(KeeperReport::Progress(_) | KeeperReport::Ended(_)))) => {
-                return Err(lost("it reported out of turn".into()));
+            Ok(Ok(Line::Report(KeeperReport::Progress(_) | KeeperReport::Ended(_)) | Line::Unknown)) => {
+                return Err(lost("it said what no keeper says at its start".into()));
             }
-            Ok(Ok(None)) => return Err(lost("it has ended".into())),
+            Ok(Ok(Line::Gone)) => return Err(lost("it has ended".into())),
             Ok(Err(error)) => return Err(lost(error.to_string())),
             Err(_) => return Err(lost(format!("it did not start the program within {START_BOUND:?}"))),
         };
@@ -197,12 +197,14 @@ impl Supervised {
                 }
                 Last::No => {}
             }
-            match read_report(&mut self.reports, &mut self.line).await? {
-                Some(KeeperReport::Progress(progress)) => return Ok(Some(RunReport::Progress(progress))),
-                Some(KeeperReport::Ended(end)) => self.last = Last::Known(end),
-                // Said once, at the start.
-                Some(KeeperReport::Started(_) | KeeperReport::SpawnFailed(_)) => {}
-                None => {
+            match read_line(&mut self.reports, &mut self.line).await? {
+                Line::Report(KeeperReport::Progress(progress)) => {
+                    return Ok(Some(RunReport::Progress(progress)));
+                }
+                Line::Report(KeeperReport::Ended(end)) => self.last = Last::Known(end),
+                // Said once, at the start; or by a keeper that knows more than we do.
+                Line::Report(KeeperReport::Started(_) | KeeperReport::SpawnFailed(_)) | Line::Unknown => {}
+                Line::Gone => {
                     self.keeper.wait().await?;
                     self.last = self.look_after_the_dead()?;
                 }
@@ -261,28 +263,32 @@ fn open_stderr(program: &KeeperProgram) -> io::Result<Stdio> {
     Ok(file.into())
 }
 
-/// The next report; `None` at the end of the pipe. A line that is no report that this host knows is passed over.
-/// What was read of a line stays in `line` if the future is dropped.
-async fn read_report(
-    reports: &mut BufReader<ChildStdout>,
-    line: &mut Vec<u8>,
-) -> io::Result<Option<KeeperReport>> {
+/// What came up the pipe.
+enum Line {
+    Report(KeeperReport),
+    /// Nothing that this host knows.
+    Unknown,
+    /// The end.
+    Gone,
+}
+
+/// The next line. What was read of it stays in `line` if the future is dropped.
+async fn read_line(reports: &mut BufReader<ChildStdout>, line: &mut Vec<u8>) -> io::Result<Line> {
     loop {
         let available = reports.fill_buf().await?;
         if available.is_empty() {
-            return Ok(None);
+            return Ok(Line::Gone);
         }
         let newline = available.iter().position(|byte| *byte == b'\n');
         let taken = newline.unwrap_or(available.len());
         line.extend_from_slice(available.get(..taken).unwrap_or_default());
         reports.consume(taken + usize::from(newline.is_some()));
         if newline.is_some() {
-            let report = serde_json::from_slice(line).ok();
+            let report = serde_json::from_slice(line).map_or(Line::Unknown, Line::Report);
             line.clear();
-            if report.is_some() {
-                return Ok(report);
-            }
-        } else if line.len() > MAX_REPORT_BYTES {
+            return Ok(report);
+        }
+        if line.len() > MAX_REPORT_BYTES {
             line.clear();
         }
     }

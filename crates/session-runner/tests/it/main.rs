@@ -2,6 +2,7 @@
 //! and the programs that are run. So it brings its own small harness, which speaks the protocol of libtest as
 //! far as cargo and nextest use it.
 
+#![forbid(unsafe_code)]
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,
