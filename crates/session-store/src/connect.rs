@@ -31,6 +31,16 @@ const CHECKPOINT_PAGES: &str = "2000";
 /// The size of a page of a file that this program makes.
 const PAGE_BYTES: u64 = 4_096;
 
+/// Every statement goes by an index, for few rows. What the server believes about the size of a table, which may be
+/// minutes old, must not talk it into walking over one; and compiling a plan takes longer than running it.
+const PLANNER: [(&str, &str); 5] = [
+    ("enable_seqscan", "off"),
+    ("enable_hashjoin", "off"),
+    ("enable_mergejoin", "off"),
+    ("enable_bitmapscan", "off"),
+    ("jit", "off"),
+];
+
 /// How long to wait before the change to write-ahead logging is tried again: SQLite itself does not wait there.
 const WAL_RETRY: Duration = Duration::from_millis(5);
 
@@ -135,7 +145,7 @@ fn of_file(file: &Path, error: OpenError) -> OpenError {
 pub(crate) async fn postgres(url: &str) -> Result<(PgConnection, PgConnectOptions), OpenError> {
     let shown = || StoreUrl::Postgres(url.into()).to_string();
     let options: PgConnectOptions = url.parse().map_err(|_| OpenError::PostgresUrl { url: shown() })?;
-    let options = options.disable_statement_logging();
+    let options = options.disable_statement_logging().options(PLANNER);
     let unreachable =
         |source: DatabaseError| OpenError::PostgresUnreachable { url: shown(), source: Box::new(source) };
     match tokio::time::timeout(CONNECT_TIMEOUT, options.connect()).await {
