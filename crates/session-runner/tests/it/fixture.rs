@@ -197,7 +197,7 @@ pub(crate) fn other_host(
     place: &Place,
     spec: &KeeperSpec,
     line: &str,
-) -> (Child, ProcessIdentity) {
+) -> (OtherHost, ProcessIdentity) {
     let path = place.path.join("spec.json");
     fs::write(&path, serde_json::to_vec(spec).unwrap()).unwrap();
     let mut host = command
@@ -209,5 +209,22 @@ pub(crate) fn other_host(
     let mut first = String::new();
     BufReader::new(host.stdout.take().unwrap()).read_line(&mut first).unwrap();
     let keeper = serde_json::from_str(&first).expect("the host names its keeper");
-    (host, keeper)
+    (OtherHost(host), keeper)
+}
+
+/// A host in a process of its own. It does not outlive the test.
+pub(crate) struct OtherHost(pub(crate) Child);
+
+impl OtherHost {
+    /// SIGKILL, and nothing of it is left when this returns.
+    pub(crate) fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for OtherHost {
+    fn drop(&mut self) {
+        self.kill();
+    }
 }

@@ -21,8 +21,7 @@ pub(crate) fn the_death_of_the_host_ends_the_tree() {
     spec.grace_ms = 5_000;
     let (mut host, keeper) = other_host(this_program(), &place, &spec, "ready");
     assert!(matches!(recover_keeper(&spec.state_file, spec.run).unwrap(), KeeperState::Alive(_)));
-    host.kill().unwrap();
-    host.wait().unwrap();
+    host.kill();
     until_ended(&keeper);
     let end = recorded(&spec);
     assert_eq!((end.exit, end.cause, end.survivors), (Some(Exit::Signal(15)), EndCause::HostLost, 0));
@@ -35,8 +34,7 @@ pub(crate) fn an_adopted_run_outlives_its_host_and_can_be_stopped() {
         let mut spec = place.script("trap 'exit 9' TERM; echo ready; while :; do sleep 1000 & wait; done");
         spec.on_host_loss = OnHostLoss::Adopt;
         let (mut host, _) = other_host(this_program(), &place, &spec, "ready");
-        host.kill().unwrap();
-        host.wait().unwrap();
+        host.kill();
         let keeper = alive(&spec);
         assert!(keeper.record().child.as_ref().unwrap().is_alive().unwrap());
         let state = block_on(async {
@@ -58,8 +56,7 @@ pub(crate) fn an_adopted_run_ends_by_itself_and_is_recorded() {
     spec.on_host_loss = OnHostLoss::Adopt;
     assert!(crate::fixture::program("mkfifo").arg(place.path.join("go")).status().unwrap().success());
     let (mut host, _) = other_host(this_program(), &place, &spec, "ready");
-    host.kill().unwrap();
-    host.wait().unwrap();
+    host.kill();
     let keeper = alive(&spec);
     std::fs::write(place.path.join("go"), "\n").unwrap();
     let state = block_on(keeper.wait()).unwrap();
@@ -109,12 +106,11 @@ pub(crate) fn the_death_of_host_and_keeper_leaves_what_recovery_ends() {
     let (mut host, keeper) = other_host(this_program(), &place, &spec, "ready");
     // First the host is held, so that it cannot see what happens to its keeper.
     let host_identity =
-        session_runner::process::ProcessIdentity::of(i32::try_from(host.id()).unwrap()).unwrap().unwrap();
+        session_runner::process::ProcessIdentity::of(i32::try_from(host.0.id()).unwrap()).unwrap().unwrap();
     host_identity.signal(Signal::STOP).unwrap();
     keeper.signal(Signal::KILL).unwrap();
     until_ended(&keeper);
-    host.kill().unwrap();
-    host.wait().unwrap();
+    host.kill();
     let state = recover_keeper(&spec.state_file, spec.run).unwrap();
     let KeeperState::Gone(Some(record)) = state else { panic!("{state:?}") };
     let before = living(spec.run).len();
