@@ -68,7 +68,7 @@ const EDGES: &[Row] = &[
         name: "session-tests",
         ours: "session-core session-runner session-store",
         outside: "camino jiff rusqlite rustix serde_json sqlx tempfile tokio toml",
-        dev: "cargo_metadata",
+        dev: "cargo_metadata sha2",
         build: "",
     },
 ];
