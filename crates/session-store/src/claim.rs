@@ -3,15 +3,18 @@
 //! One probe a place that the runner may take runs from (its own, its machine's, any), each on the same index with
 //! equality on all columns before the order, and the best of what they find. Never one condition with OR.
 
+use std::cmp::Reverse;
+
 use jiff::{SignedDuration, Timestamp};
 use session_core::affinity::{Place, RunnerProfile};
 use session_core::ports::ClaimedRun;
 use session_core::run::{Lease, Run, RunPhase};
+use session_core::session::ManagedSession;
 use session_core::{StoreError, StoreResult, record};
 
 use crate::conn::{Arg, Args, Sql};
 use crate::error::{DatabaseError, Failure, broken, failed};
-use crate::rows::{RunRow, TextRow, id_of, place_key};
+use crate::rows::{RunRow, SessionRow, TextRow, place_key};
 use crate::runs::until;
 use crate::tx::Tx;
 
@@ -19,7 +22,6 @@ row! {
     /// A run that could be claimed.
     CandidateRow {
         id: String,
-        session_id: String,
         crew_id: Option<String>,
         place_key: String,
         executor: String,
@@ -27,6 +29,9 @@ row! {
         position: i64,
     }
 }
+
+/// A run that could be claimed, with its session.
+type Candidate = (CandidateRow, ManagedSession);
 
 /// What makes a run claimable, apart from its place: the order of a crew is checked by index, the project directory
 /// only where the runner serves some.
@@ -70,16 +75,29 @@ macro_rules! probes {
     };
 }
 
+macro_rules! with_session {
+    ($probes:expr) => {
+        concat!(
+            "SELECT c.id, c.crew_id, c.place_key, c.executor, c.priority, c.position, ",
+            session_columns!("s."),
+            " FROM (",
+            $probes,
+            ") c CROSS JOIN sessions s WHERE s.id = c.session_id"
+        )
+    };
+}
+
 pub(crate) const PROBE: Sql = Sql::Each {
-    sqlite: probes!("IN (SELECT value FROM json_each($4))"),
-    postgres: probes!("= ANY (ARRAY(SELECT json_array_elements_text($4::json)))"),
+    sqlite: with_session!(probes!("IN (SELECT value FROM json_each($4))")),
+    postgres: with_session!(probes!("= ANY (ARRAY(SELECT json_array_elements_text($4::json)))")),
 };
 
 /// The first at one place that nobody else is about to take. The session's row is its run's lock; the run's row is
 /// locked too, so that one that was claimed a moment ago is seen to be.
 const FREE: Sql = Sql::Both(concat!(
-    "SELECT r.id, r.session_id, r.crew_id, r.place_key, r.executor, r.priority, r.position \
-     FROM runs r JOIN sessions s ON s.id = r.session_id WHERE r.place_key = $1 AND $2 IS NOT NULL AND ",
+    "SELECT r.id, r.crew_id, r.place_key, r.executor, r.priority, r.position, ",
+    session_columns!("s."),
+    " FROM runs r JOIN sessions s ON s.id = r.session_id WHERE r.place_key = $1 AND $2 IS NOT NULL AND ",
     claimable!("= ANY (ARRAY(SELECT json_array_elements_text($4::json)))"),
     "ORDER BY r.priority DESC, r.position LIMIT 1 FOR NO KEY UPDATE OF s, r SKIP LOCKED"
 ));
@@ -104,7 +122,7 @@ pub(crate) async fn claim(
     now: Timestamp,
 ) -> StoreResult<Option<ClaimedRun>> {
     let Some(best) = best(tx, runner).await? else { return Ok(None) };
-    let chosen = if tx.conn.is_postgres() { secured(tx, runner, best).await? } else { best };
+    let (chosen, session) = if tx.conn.is_postgres() { secured(tx, runner, best).await? } else { best };
     let lease = Lease { runner: runner.id, until: until(lease, now) };
     let claimed = tx.write_rows::<RunRow>(&CLAIM, args![chosen.id, lease.runner, lease.until]).await?;
     let run: Run = match claimed.into_iter().next() {
@@ -112,27 +130,20 @@ pub(crate) async fn claim(
         None if tx.conn.is_postgres() => return Err(again()),
         None => return Err(broken("a pending run could not be claimed")),
     };
-    let session = tx.session(run.session).await?.ok_or(StoreError::UnknownSession(run.session))?;
     let event = record::run_state(run.id, Some(RunPhase::Pending), RunPhase::Claimed, None);
     tx.record(session.id, event, now);
     Ok(Some(ClaimedRun { session, run }))
 }
 
 /// The best run of all that this runner may take, as things stand.
-async fn best(tx: &mut Tx<'_>, runner: &RunnerProfile) -> StoreResult<Option<CandidateRow>> {
-    let mut best: Option<CandidateRow> = None;
+async fn best(tx: &mut Tx<'_>, runner: &RunnerProfile) -> StoreResult<Option<Candidate>> {
+    let mut best: Option<(CandidateRow, SessionRow)> = None;
     for executor in &runner.executors {
-        let found = tx.conn.row::<CandidateRow>(&PROBE, probe_args(runner, executor.as_str())).await?;
-        let better = |new: &CandidateRow, old: &CandidateRow| {
-            (-new.priority, new.position) < (-old.priority, old.position)
-        };
-        if let Some(new) = found
-            && best.as_ref().is_none_or(|old| better(&new, old))
-        {
-            best = Some(new);
-        }
+        let found = tx.conn.row(&PROBE, probe_args(runner, executor.as_str())).await?;
+        best =
+            [best, found].into_iter().flatten().min_by_key(|(run, _)| (Reverse(run.priority), run.position));
     }
-    Ok(best)
+    best.map(|(run, session)| Ok((run, session.value()?))).transpose()
 }
 
 /// The parameters of [`PROBE`].
@@ -147,17 +158,16 @@ fn served(runner: &RunnerProfile) -> Arg {
 }
 
 /// PostgreSQL: a run from the same place as the best one, locked, its crew not full.
-async fn secured(tx: &mut Tx<'_>, runner: &RunnerProfile, best: CandidateRow) -> StoreResult<CandidateRow> {
-    let values = args![best.place_key.as_str(), "", best.executor.as_str()];
+async fn secured(tx: &mut Tx<'_>, runner: &RunnerProfile, best: Candidate) -> StoreResult<Candidate> {
+    let (run, session) = best;
+    let values = args![run.place_key.as_str(), "", run.executor.as_str()];
     let values = values.into_iter().chain([served(runner)]).collect();
-    let chosen = if let Some(free) = tx.conn.row::<CandidateRow>(&FREE, values).await? {
-        free
-    } else {
+    let chosen = match tx.conn.row::<(CandidateRow, SessionRow)>(&FREE, values).await? {
+        Some((free, session)) => (free, session.value()?),
         // Somebody holds every one of them. Whether there is work must not depend on that: wait for the best.
-        tx.lock_session(id_of("runs", "session_id", &best.session_id)?).await?;
-        best
+        None => (run, tx.lock_session(session.id).await?),
     };
-    if let Some(crew) = &chosen.crew_id {
+    if let Some(crew) = &chosen.0.crew_id {
         tx.conn.rows::<TextRow>(&LOCK_CREW, args![crew.as_str()]).await?;
         if tx.conn.row::<TextRow>(&CREW_IS_FULL, args![crew.as_str()]).await?.is_some() {
             return Err(again());

@@ -1,16 +1,16 @@
 //! One connection, of either database, and statements that both understand.
 
 use jiff::Timestamp;
+use serde_json::Value;
 use session_core::ids::{CrewId, RunId, RunnerId, SessionId};
 use session_core::{Seq, StoreResult};
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::sqlite::{SqliteArguments, SqliteRow};
-use sqlx::{
-    Arguments as _, AssertSqlSafe, FromRow, PgConnection, PgPool, Sqlite, SqliteConnection, SqlitePool,
-};
+use sqlx::{Arguments as _, AssertSqlSafe, PgConnection, PgPool, Sqlite, SqliteConnection, SqlitePool};
 use sqlx::{Postgres, pool::PoolConnection};
 
 use crate::error::{DatabaseError, failed};
+use crate::rows::Read;
 
 /// A connection in use.
 pub(crate) enum Conn<'c> {
@@ -63,12 +63,9 @@ pub(crate) enum Arg {
 }
 
 /// A row of a query: readable from both databases.
-pub(crate) trait Record:
-    for<'r> FromRow<'r, SqliteRow> + for<'r> FromRow<'r, PgRow> + Send + Unpin
-{
-}
+pub(crate) trait Record: Read<SqliteRow> + Read<PgRow> + Send {}
 
-impl<T> Record for T where T: for<'r> FromRow<'r, SqliteRow> + for<'r> FromRow<'r, PgRow> + Send + Unpin {}
+impl<T: Read<SqliteRow> + Read<PgRow> + Send> Record for T {}
 
 impl Pool {
     pub(crate) async fn acquire(&self) -> StoreResult<Pooled> {
@@ -130,11 +127,11 @@ impl Conn<'_> {
         match self {
             Self::Sqlite(connection) => {
                 let rows = sql.sqlite(args)?.fetch_all(&mut **connection).await?;
-                rows.iter().map(|row| Ok(R::from_row(row)?)).collect()
+                rows.iter().map(|row| Ok(R::read(row, &mut (0..))?)).collect()
             }
             Self::Postgres(connection) => {
                 let rows = sql.postgres(args)?.fetch_all(&mut **connection).await?;
-                rows.iter().map(|row| Ok(R::from_row(row)?)).collect()
+                rows.iter().map(|row| Ok(R::read(row, &mut (0..))?)).collect()
             }
         }
     }
@@ -211,8 +208,20 @@ macro_rules! sql {
 impl Arg {
     /// A JSON array of texts, for a list in a statement.
     pub(crate) fn list<T: ToString>(items: impl IntoIterator<Item = T>) -> Self {
-        let items: Vec<_> = items.into_iter().map(|item| serde_json::Value::from(item.to_string())).collect();
-        Self::Text(Some(serde_json::Value::from(items).to_string()))
+        let items: Vec<_> = items.into_iter().map(|item| Value::from(item.to_string())).collect();
+        Self::Text(Some(Value::from(items).to_string()))
+    }
+}
+
+impl Arg {
+    /// A JSON array of rows, for a statement that writes many.
+    pub(crate) fn table(rows: impl IntoIterator<Item = Args>) -> Self {
+        let value = |arg| match arg {
+            Self::Int(number) => number.map_or(Value::Null, Value::from),
+            Self::Text(text) => text.map_or(Value::Null, |text| Value::from(without_nul(text))),
+        };
+        let row = |args: Args| -> Value { args.into_iter().map(value).collect() };
+        Self::Text(Some(rows.into_iter().map(row).collect::<Value>().to_string()))
     }
 }
 

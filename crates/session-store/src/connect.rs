@@ -22,6 +22,9 @@ const READERS: u32 = 4;
 /// How long SQLite waits for another program's lock.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// How many rows SQLite's thread reads ahead of who asked for them.
+const ROWS_AHEAD: usize = 1_024;
+
 /// How long a connection to PostgreSQL may take, and how long a caller waits for one to become free.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -108,6 +111,7 @@ fn sqlite(file: &Path) -> SqliteConnectOptions {
         .filename(file)
         .foreign_keys(true)
         .busy_timeout(BUSY_TIMEOUT)
+        .row_buffer_size(ROWS_AHEAD)
         .disable_statement_logging()
 }
 

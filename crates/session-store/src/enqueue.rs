@@ -1,34 +1,54 @@
 //! Submission: runs, their new sessions and their crew come into the queue together.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use jiff::Timestamp;
 use session_core::ids::{CrewId, RunId, SessionId};
 use session_core::ports::{NewCrew, NewRun, RunOf};
 use session_core::run::{Epoch, Run, RunKind, RunPhase, RunState};
+use session_core::session::NewSession;
 use session_core::state::Trigger;
 use session_core::wake::Topic;
 use session_core::{Conflict, SessionState, StoreError, StoreResult, record};
 
-use crate::conn::{Arg, Sql};
+use crate::conn::{Arg, Args, Sql};
 use crate::error::broken;
 use crate::rows::{TextRow, place_key};
 use crate::runs;
 use crate::tx::Tx;
 
-const TAKEN: Sql = sql!("SELECT id FROM runs WHERE id", [1], "LIMIT 1");
+macro_rules! new_run {
+    () => {
+        "INSERT INTO runs (id, session_id, kind, argv, env, timeout_ms, priority, place_key, executor, project_dir, \
+         crew_id, waiting_for, phase, created_at_ms) "
+    };
+}
 
-const INSERT: Sql = sql!(
-    "INSERT INTO runs (id, session_id, kind, argv, env, timeout_ms, priority, place_key, executor, project_dir, \
-     crew_id, waiting_for, phase, created_at_ms) \
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 'pending', $13)"
-);
+const INSERT: Sql = Sql::Each {
+    sqlite: concat!(
+        new_run!(),
+        "SELECT value->>0, value->>1, value->>2, value->>3, value->>4, value->>5, value->>6, value->>7, value->>8, \
+         value->>9, value->>10, value->>11, 'pending', value->>12 FROM json_each($1) WHERE true \
+         ON CONFLICT (id) DO NOTHING RETURNING id"
+    ),
+    postgres: concat!(
+        new_run!(),
+        "SELECT v->>0, v->>1, v->>2, v->>3, v->>4, (v->>5)::bigint, (v->>6)::bigint, v->>7, v->>8, v->>9, v->>10, \
+         (v->>11)::bigint, 'pending', (v->>12)::bigint FROM json_array_elements($1::json) AS v \
+         ON CONFLICT (id) DO NOTHING RETURNING id"
+    ),
+};
 
 const INSERT_CREW: Sql =
     sql!("INSERT INTO crews (id, at_once, created_at_ms) VALUES ($1, $2, $3) ON CONFLICT (id) DO NOTHING");
 
-const INSERT_WAIT: Sql = sql!("INSERT INTO run_waits (run_id, waits_for) VALUES ($1, $2)");
+const INSERT_WAITS: Sql = Sql::Each {
+    sqlite: "INSERT INTO run_waits (run_id, waits_for) SELECT value->>0, value->>1 FROM json_each($1)",
+    postgres: "INSERT INTO run_waits (run_id, waits_for) \
+               SELECT v->>0, v->>1 FROM json_array_elements($1::json) AS v",
+};
 
+/// Enqueues a batch. Whatever its size, it takes few statements.
 pub(crate) async fn enqueue(
     tx: &mut Tx<'_>,
     batch: &[NewRun],
@@ -36,24 +56,107 @@ pub(crate) async fn enqueue(
     now: Timestamp,
 ) -> StoreResult<Vec<Run>> {
     let waits = dependencies(batch)?;
-    let mut ids = HashSet::new();
-    if let Some(twice) = batch.iter().find(|new| !ids.insert(new.id)) {
-        return Err(Conflict::Exists(twice.id.to_string()).into());
-    }
-    if let Some(taken) = tx.conn.row::<TextRow>(&TAKEN, vec![Arg::list(ids)]).await? {
-        return Err(Conflict::Exists(taken.text).into());
-    }
     if let Some(crew) = crew
         && tx.write(&INSERT_CREW, args![crew.id, crew.at_once, now]).await? == 0
     {
         return Err(Conflict::Exists(crew.id.to_string()).into());
     }
+    let new: Vec<_> = batch.iter().filter_map(|run| made(&run.of)).collect();
+    tx.insert_sessions(&new, None, SessionState::Active, now).await?;
     let mut runs = Vec::with_capacity(batch.len());
+    let mut used: HashMap<SessionId, RunId> = HashMap::new();
     for (new, after) in batch.iter().zip(&waits) {
-        runs.push(enqueue_one(tx, new, after, crew.map(|crew| crew.id), now).await?);
+        let (session, kind) = match &new.of {
+            RunOf::New(session) => (session.id, RunKind::Start),
+            RunOf::Existing(id) => {
+                if let Some(run) = used.get(id) {
+                    return Err(StoreError::Busy { session: *id, run: *run, phase: RunPhase::Pending });
+                }
+                (*id, use_session(tx, *id, now).await?)
+            }
+        };
+        used.insert(session, new.id);
+        if let Some(made) = made(&new.of) {
+            tx.record(session, record::session_created(made, None), now);
+        }
+        tx.record(session, record::run_state(new.id, None, RunPhase::Pending, None), now);
+        runs.push(pending(new, session, kind, crew.map(|crew| crew.id), after.len(), now));
+    }
+    insert(tx, &runs).await?;
+    let waits =
+        runs.iter().zip(&waits).flat_map(|(run, after)| after.iter().map(|earlier| args![run.id, *earlier]));
+    let waits: Vec<_> = waits.collect();
+    if !waits.is_empty() {
+        tx.write(&INSERT_WAITS, vec![Arg::table(waits)]).await?;
     }
     tx.wake(Topic::Queue);
     Ok(runs)
+}
+
+/// The session that is made for a run.
+fn made(of: &RunOf) -> Option<&NewSession> {
+    match of {
+        RunOf::New(session) => Some(session),
+        RunOf::Existing(_) => None,
+    }
+}
+
+async fn insert(tx: &mut Tx<'_>, runs: &[Run]) -> StoreResult<()> {
+    if runs.is_empty() {
+        return Ok(());
+    }
+    let rows = runs.iter().map(columns).collect::<StoreResult<Vec<_>>>()?;
+    let inserted = tx.write_rows::<TextRow>(&INSERT, vec![Arg::table(rows)]).await?;
+    let mut inserted: HashSet<_> = inserted.into_iter().map(|row| row.text).collect();
+    match runs.iter().map(|run| run.id.to_string()).find(|id| !inserted.remove(id)) {
+        Some(taken) => Err(Conflict::Exists(taken).into()),
+        None => Ok(()),
+    }
+}
+
+/// The values of a new run's row.
+fn columns(run: &Run) -> StoreResult<Args> {
+    let timeout = run.spec.timeout.map(|timeout| i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX));
+    Ok(args![
+        run.id,
+        run.session,
+        run.kind.code(),
+        serde_json::to_string(&run.spec.argv).map_err(broken)?,
+        serde_json::to_string(&run.spec.env).map_err(broken)?,
+        timeout,
+        run.priority,
+        place_key(&run.affinity.place),
+        run.affinity.executor.as_str(),
+        run.affinity.project_dir.as_ref().map(|dir| dir.as_str()),
+        run.crew,
+        run.waiting_for,
+        run.created_at,
+    ])
+}
+
+fn pending(
+    new: &NewRun,
+    session: SessionId,
+    kind: RunKind,
+    crew: Option<CrewId>,
+    waiting_for: usize,
+    now: Timestamp,
+) -> Run {
+    Run {
+        id: new.id,
+        session,
+        kind,
+        spec: new.spec.clone(),
+        priority: new.priority,
+        affinity: new.affinity.clone(),
+        crew,
+        waiting_for: u32::try_from(waiting_for).unwrap_or(u32::MAX),
+        epoch: Epoch::default(),
+        state: RunState::Pending,
+        stop: None,
+        created_at: now,
+        started_at: None,
+    }
 }
 
 /// The runs that each run of a batch waits for, each once.
@@ -76,57 +179,6 @@ fn dependencies(batch: &[NewRun]) -> Result<Vec<Vec<RunId>>, Conflict> {
         Ok(after)
     };
     batch.iter().enumerate().map(of).collect()
-}
-
-async fn enqueue_one(
-    tx: &mut Tx<'_>,
-    new: &NewRun,
-    after: &[RunId],
-    crew: Option<CrewId>,
-    now: Timestamp,
-) -> StoreResult<Run> {
-    let (session, kind) = match &new.of {
-        RunOf::New(session) => (tx.create(session, None, now).await?.id, RunKind::Start),
-        RunOf::Existing(id) => (*id, use_session(tx, *id, now).await?),
-    };
-    let run = Run {
-        id: new.id,
-        session,
-        kind,
-        spec: new.spec.clone(),
-        priority: new.priority,
-        affinity: new.affinity.clone(),
-        crew,
-        waiting_for: u32::try_from(after.len()).unwrap_or(u32::MAX),
-        epoch: Epoch::default(),
-        state: RunState::Pending,
-        stop: None,
-        created_at: now,
-        started_at: None,
-    };
-    let json = |text: Result<String, serde_json::Error>| text.map_err(broken);
-    let timeout = run.spec.timeout.map(|timeout| i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX));
-    let values = args![
-        run.id,
-        session,
-        kind.code(),
-        json(serde_json::to_string(&run.spec.argv))?,
-        json(serde_json::to_string(&run.spec.env))?,
-        timeout,
-        run.priority,
-        place_key(&run.affinity.place),
-        run.affinity.executor.as_str(),
-        run.affinity.project_dir.as_ref().map(|dir| dir.as_str()),
-        crew,
-        run.waiting_for,
-        now,
-    ];
-    tx.write_one(&INSERT, values).await?;
-    for earlier in after {
-        tx.write_one(&INSERT_WAIT, args![run.id, *earlier]).await?;
-    }
-    tx.record(session, record::run_state(run.id, None, RunPhase::Pending, None), now);
-    Ok(run)
 }
 
 /// A new run uses the session: it becomes active, if it has no other run to do.

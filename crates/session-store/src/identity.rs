@@ -1,13 +1,13 @@
 //! Get-or-create by identity, and the cleanup of identities that expired.
 
 use jiff::Timestamp;
+use session_core::StoreError;
 use session_core::StoreResult;
 use session_core::identity::IdentityKey;
 use session_core::ids::SessionId;
 use session_core::ports::STAMP_EVERY;
 use session_core::session::{Generation, OpenSession, Opened};
 use session_core::state::TerminationReason;
-use session_core::{Conflict, StoreError};
 
 use crate::conn::{Conn, Sql};
 use crate::error::broken;
@@ -178,17 +178,14 @@ pub(crate) async fn open(tx: &mut Tx<'_>, request: &OpenSession, now: Timestamp)
     let mut opened = Opened { session, generation: number, previous, created: false, expires_at };
     let generation = Generation { key, number, previous };
     if session == request.new.id {
-        match tx.session(session).await? {
-            // The caller asks again with the id that it was given then.
-            Some(there) if there.generation == Some(generation) => {}
-            Some(there) => return Err(Conflict::Exists(there.id.to_string()).into()),
-            None => {
-                if let Some(previous) = previous {
-                    tx.terminate(previous, TerminationReason::IdentityExpired, now).await?;
-                }
-                tx.create(&request.new, Some(generation), now).await?;
-                opened.created = true;
+        // The caller may ask again with the id that it was given then.
+        let there = tx.session(session).await?;
+        if there.is_none_or(|there| there.generation != Some(generation)) {
+            if let Some(previous) = previous {
+                tx.terminate(previous, TerminationReason::IdentityExpired, now).await?;
             }
+            tx.create(&request.new, Some(generation), now).await?;
+            opened.created = true;
         }
     }
     Ok(opened)

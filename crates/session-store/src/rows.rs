@@ -1,6 +1,7 @@
 //! Rows as the databases hold them, and the values that they stand for.
 
 use std::error::Error as StdError;
+use std::ops::RangeFrom;
 use std::str::FromStr;
 
 use jiff::{SignedDuration, Timestamp};
@@ -10,6 +11,18 @@ use session_core::event::{Event, NewEvent, Origin, Payload, Seq};
 use session_core::run::{EndKind, Ending, Epoch, Exit, Lease, Run, RunPhase, RunSpec, RunState, StopOrder};
 use session_core::session::{Binding, Generation, ManagedSession, WorkspaceSpec};
 use session_core::{SessionState, StoreError, StoreResult};
+
+/// A value that stands in the next columns of a database's row.
+pub(crate) trait Read<R>: Sized {
+    fn read(row: &R, columns: &mut RangeFrom<usize>) -> Result<Self, sqlx::Error>;
+}
+
+/// One value behind the other.
+impl<R, A: Read<R>, B: Read<R>> Read<R> for (A, B) {
+    fn read(row: &R, columns: &mut RangeFrom<usize>) -> Result<Self, sqlx::Error> {
+        Ok((A::read(row, columns)?, B::read(row, columns)?))
+    }
+}
 
 /// Declares a row: a struct, how it is read from either database, and, where a name is given for it, a macro with
 /// its columns, each behind a prefix, for the statements that read it. One list, so that the orders cannot differ.
@@ -28,19 +41,14 @@ macro_rules! row {
         #[derive(Debug)]
         pub(crate) struct $name { $(pub(crate) $field: $type,)* }
 
-        impl<'r, R> sqlx::FromRow<'r, R> for $name
-        where
-            R: sqlx::Row,
-            usize: sqlx::ColumnIndex<R>,
-            i64: sqlx::Decode<'r, R::Database> + sqlx::Type<R::Database>,
-            String: sqlx::Decode<'r, R::Database> + sqlx::Type<R::Database>,
-            Option<i64>: sqlx::Decode<'r, R::Database> + sqlx::Type<R::Database>,
-            Option<String>: sqlx::Decode<'r, R::Database> + sqlx::Type<R::Database>,
-        {
-            fn from_row(row: &'r R) -> Result<Self, sqlx::Error> {
-                let mut columns = 0_usize..;
+        row! { @read sqlx::sqlite::SqliteRow, $name { $($field,)* } }
+        row! { @read sqlx::postgres::PgRow, $name { $($field,)* } }
+    };
+    (@read $row:ty, $name:ident { $($field:ident,)* }) => {
+        impl $crate::rows::Read<$row> for $name {
+            fn read(row: &$row, columns: &mut std::ops::RangeFrom<usize>) -> Result<Self, sqlx::Error> {
                 let mut next = || columns.next().unwrap_or_default();
-                Ok(Self { $($field: row.try_get(next())?,)* })
+                Ok(Self { $($field: sqlx::Row::try_get(row, next())?,)* })
             }
         }
     };

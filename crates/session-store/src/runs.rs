@@ -15,6 +15,7 @@ use session_core::wake::Topic;
 use session_core::{Conflict, StoreError, StoreResult, record};
 
 use crate::conn::{Conn, Sql};
+use crate::error::broken;
 use crate::plan::{Claim, no_step};
 use crate::rows::{RunRow, TextRow, id_of, place_key};
 use crate::tx::Tx;
@@ -53,7 +54,8 @@ const STEP: Sql = sql!(
 const END: Sql = sql!(
     "UPDATE runs SET phase = $2, runner_id = NULL, lease_until_ms = NULL, stop_mode = NULL, stop_at_ms = NULL, \
      ended_at_ms = $3, reason = $4, exit_code = $5, exit_signal = $6, message = $7 \
-     WHERE id = $1 AND phase = $8 AND epoch = $9 AND ($10 IS NULL OR lease_until_ms < $10)"
+     WHERE id = $1 AND phase = $8 AND epoch = $9 AND ($10 IS NULL OR lease_until_ms < $10) \
+     RETURNING (SELECT count(*) FROM run_waits w WHERE w.waits_for = runs.id)"
 );
 
 const SET_LEASE: Sql =
@@ -89,6 +91,11 @@ const BIND: Sql = sql!(
     "UPDATE sessions SET binding_runner = $2, binding_hostname = $3, binding_executor = $4, \
      binding_executor_session_id = $5, binding_project_dir = $6 WHERE id = $1 AND binding_runner IS NULL"
 );
+
+row! {
+    /// How many runs wait for one.
+    WaitingRow { waiting: i64, }
+}
 
 // Reading.
 
@@ -190,7 +197,10 @@ async fn end(
 ) -> StoreResult<Run> {
     // A place in its crew may have become free, or a run that waited for it.
     tx.wake(Topic::Queue);
-    let ended = end_one(tx, run, ending, expired, now).await?;
+    let (ended, is_waited_for) = end_one(tx, run, ending, expired, now).await?;
+    if !is_waited_for {
+        return Ok(ended);
+    }
     let mut failed = VecDeque::new();
     let phase = ended.state.phase();
     if phase == RunPhase::Completed {
@@ -206,21 +216,24 @@ async fn end(
                 let message =
                     format!("{id}, for which it waited, is {phase}; enqueue it again when that is mended");
                 let ending = Ending::because(EndKind::Failed, ReasonCode::DependencyFailed, None, message);
-                let next = end_one(tx, next, ending, None, now).await?;
-                failed.push_back((next.id, next.state.phase()));
+                let (next, is_waited_for) = end_one(tx, next, ending, None, now).await?;
+                if is_waited_for {
+                    failed.push_back((next.id, next.state.phase()));
+                }
             }
         }
     }
     Ok(ended)
 }
 
+/// Ends one run; says also whether others wait for it.
 async fn end_one(
     tx: &mut Tx<'_>,
     mut run: Run,
     ending: Ending,
     expired: Option<Timestamp>,
     now: Timestamp,
-) -> StoreResult<Run> {
+) -> StoreResult<(Run, bool)> {
     let from = run.state.phase();
     let to = from.on(RunStep::End(ending.kind))?;
     let (code, signal) = match ending.exit {
@@ -240,11 +253,14 @@ async fn end_one(
         run.epoch.0,
         expired,
     ];
-    tx.write_one(&END, values).await?;
+    let ended = tx.write_rows::<WaitingRow>(&END, values).await?;
+    let [WaitingRow { waiting }] = ended[..] else {
+        return Err(broken("a run that was to end changed meanwhile"));
+    };
     tx.record(run.session, record::run_state(run.id, Some(from), to, Some(&ending)), now);
     run.stop = None;
     run.state = RunState::Ended { at: now, ending };
-    Ok(run)
+    Ok((run, waiting > 0))
 }
 
 /// Records that the end of a run in flight is asked for. An order never becomes softer.

@@ -16,7 +16,7 @@ use session_core::{Conflict, StoreError, StoreResult, record};
 use crate::conn::{Arg, Args, Conn, Sql};
 use crate::error::broken;
 use crate::rows::{RunRow, SessionRow, TextRow, id_of};
-use crate::tx::Tx;
+use crate::tx::{Tx, inserted};
 
 const SESSION: Sql = sql!(concat!("SELECT ", session_columns!(""), " FROM sessions WHERE id = $1"));
 
@@ -164,7 +164,9 @@ pub(crate) async fn import(
             return Err(Conflict::Origin { session: new.id, producer, seq: origin.seq }.into());
         }
     }
-    let session = tx.insert_session(new, None, SessionState::Idle { since: now }, now).await?;
+    let state = SessionState::Idle { since: now };
+    tx.insert_sessions(&[new], None, state, now).await?;
+    let session = inserted(new, None, state, now);
     for event in events {
         tx.record(session.id, event.body.clone(), event.at);
     }

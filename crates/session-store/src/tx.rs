@@ -4,6 +4,7 @@
 //! Whoever changes any of them locks that row first ([`Tx::lock_session`]), and of several sessions the one that
 //! others wait for before those that wait. Events are collected and written at the end, all together.
 
+use std::collections::HashSet;
 use std::future::Future;
 use std::pin::Pin;
 
@@ -16,7 +17,7 @@ use session_core::state::{SessionState, TerminationReason, Trigger};
 use session_core::wake::Topic;
 use session_core::{Conflict, StoreError, StoreResult, record};
 
-use crate::conn::{Args, Conn, Record, Sql};
+use crate::conn::{Arg, Args, Conn, Record, Sql};
 use crate::error::broken;
 use crate::plan::Recorded;
 use crate::rows::{SessionRow, TextRow};
@@ -51,15 +52,32 @@ const LOCK_SESSION: Sql = Sql::Each {
     postgres: concat!("SELECT ", session_columns!(""), " FROM sessions WHERE id = $1 FOR NO KEY UPDATE"),
 };
 
-const IS_SESSION: Sql = sql!("SELECT id FROM sessions WHERE id = $1");
+const ARE_SESSIONS: Sql = sql!("SELECT id FROM sessions WHERE id", [1], "");
 
-const INSERT_SESSION: Sql = sql!(
-    "INSERT INTO sessions (id, principal, state, state_at_ms, label, agent, workspace_kind, project, metadata, \
-     tokens_max, tool_calls_max, turns_max, cost_micros_max, parent, identity_key, generation, previous, \
-     created_at_ms, active_at_ms) \
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $18) \
-     ON CONFLICT (id) DO NOTHING"
-);
+/// The columns that a new session has values in.
+macro_rules! new_session {
+    () => {
+        "INSERT INTO sessions (id, principal, state, state_at_ms, label, agent, workspace_kind, project, metadata, \
+         tokens_max, tool_calls_max, turns_max, cost_micros_max, parent, identity_key, generation, previous, \
+         created_at_ms, active_at_ms) "
+    };
+}
+
+const INSERT_SESSIONS: Sql = Sql::Each {
+    sqlite: concat!(
+        new_session!(),
+        "SELECT value->>0, value->>1, value->>2, value->>3, value->>4, value->>5, value->>6, value->>7, value->>8, \
+         value->>9, value->>10, value->>11, value->>12, value->>13, value->>14, value->>15, value->>16, value->>17, \
+         value->>17 FROM json_each($1) WHERE true ON CONFLICT (id) DO NOTHING RETURNING id"
+    ),
+    postgres: concat!(
+        new_session!(),
+        "SELECT v->>0, v->>1, v->>2, (v->>3)::bigint, v->>4, v->>5, v->>6, v->>7, v->>8, (v->>9)::bigint, \
+         (v->>10)::bigint, (v->>11)::bigint, (v->>12)::bigint, v->>13, v->>14, (v->>15)::bigint, v->>16, \
+         (v->>17)::bigint, (v->>17)::bigint FROM json_array_elements($1::json) AS v \
+         ON CONFLICT (id) DO NOTHING RETURNING id"
+    ),
+};
 
 const SET_STATE: Sql = sql!(
     "UPDATE sessions SET state = $2, state_at_ms = $3, state_until_ms = $4, termination_reason = $5, \
@@ -131,59 +149,55 @@ impl<'c> Tx<'c> {
         row.ok_or(StoreError::UnknownSession(id))?.value()
     }
 
-    /// Puts a new session into the registry, without any event.
-    pub(crate) async fn insert_session(
+    /// Puts new sessions into the registry, without any event. Each parent is there or among the earlier ones.
+    pub(crate) async fn insert_sessions(
         &mut self,
-        new: &NewSession,
+        new: &[&NewSession],
         generation: Option<Generation>,
         state: SessionState,
         now: Timestamp,
-    ) -> StoreResult<ManagedSession> {
-        if let Some(parent) = new.parent
-            && self.conn.row::<TextRow>(&IS_SESSION, args![parent]).await?.is_none()
-        {
-            return Err(StoreError::UnknownSession(parent));
+    ) -> StoreResult<()> {
+        if new.is_empty() {
+            return Ok(());
         }
-        let since = match state {
-            SessionState::Idle { since } => Some(since),
-            SessionState::Active | SessionState::Suspended { .. } | SessionState::Terminated { .. } => None,
-        };
-        let values = args![
-            new.id,
-            new.principal.as_str(),
-            state.name(),
-            since,
-            new.label.as_ref().map(Label::as_str),
-            new.agent.as_ref().map(AgentKey::as_str),
-            new.kind.as_str(),
-            new.project.as_ref().map(|project| project.as_str()),
-            new.metadata.as_str(),
-            new.budget.tokens_max.cast_signed(),
-            new.budget.tool_calls_max.cast_signed(),
-            new.budget.turns_max.map(u64::cast_signed),
-            new.budget.cost_micros_max.map(u64::cast_signed),
-            new.parent,
-            generation.map(|generation| generation.key.to_string()),
-            generation.map(|generation| generation.number),
-            generation.and_then(|generation| generation.previous),
-            now,
-        ];
-        if self.write(&INSERT_SESSION, values).await? == 0 {
-            return Err(Conflict::Exists(new.id.to_string()).into());
+        self.check_parents(new).await?;
+        let table = Arg::table(new.iter().map(|new| columns(new, generation, state, now)));
+        let inserted = self.write_rows::<TextRow>(&INSERT_SESSIONS, vec![table]).await?;
+        let mut inserted: HashSet<_> = inserted.into_iter().map(|row| row.text).collect();
+        match new.iter().map(|new| new.id.to_string()).find(|id| !inserted.remove(id)) {
+            Some(taken) => Err(Conflict::Exists(taken).into()),
+            None => Ok(()),
         }
-        Ok(inserted(new, generation, state, now))
     }
 
-    /// Makes a session that starts active.
+    async fn check_parents(&mut self, new: &[&NewSession]) -> StoreResult<()> {
+        let mut made = HashSet::new();
+        let mut wanted = Vec::new();
+        for new in new {
+            wanted.extend(new.parent.filter(|parent| !made.contains(parent)));
+            made.insert(new.id);
+        }
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let there = self.conn.rows::<TextRow>(&ARE_SESSIONS, vec![Arg::list(&wanted)]).await?;
+        let there: HashSet<_> = there.into_iter().map(|row| row.text).collect();
+        match wanted.into_iter().find(|parent| !there.contains(&parent.to_string())) {
+            Some(missing) => Err(StoreError::UnknownSession(missing)),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes a session, with its first event.
     pub(crate) async fn create(
         &mut self,
         new: &NewSession,
         generation: Option<Generation>,
         now: Timestamp,
     ) -> StoreResult<ManagedSession> {
-        let session = self.insert_session(new, generation, SessionState::Active, now).await?;
-        self.record(session.id, record::session_created(new, generation.as_ref()), now);
-        Ok(session)
+        self.insert_sessions(&[new], generation, SessionState::Active, now).await?;
+        self.record(new.id, record::session_created(new, generation.as_ref()), now);
+        Ok(inserted(new, generation, SessionState::Active, now))
     }
 
     /// Moves a session, which is locked, through its state machine, with all that follows from it.
@@ -231,8 +245,36 @@ impl<'c> Tx<'c> {
     }
 }
 
+/// The values of a new session's row.
+fn columns(new: &NewSession, generation: Option<Generation>, state: SessionState, now: Timestamp) -> Args {
+    let since = match state {
+        SessionState::Idle { since } => Some(since),
+        SessionState::Active | SessionState::Suspended { .. } | SessionState::Terminated { .. } => None,
+    };
+    args![
+        new.id,
+        new.principal.as_str(),
+        state.name(),
+        since,
+        new.label.as_ref().map(Label::as_str),
+        new.agent.as_ref().map(AgentKey::as_str),
+        new.kind.as_str(),
+        new.project.as_ref().map(|project| project.as_str()),
+        new.metadata.as_str(),
+        new.budget.tokens_max.cast_signed(),
+        new.budget.tool_calls_max.cast_signed(),
+        new.budget.turns_max.map(u64::cast_signed),
+        new.budget.cost_micros_max.map(u64::cast_signed),
+        new.parent,
+        generation.map(|generation| generation.key.to_string()),
+        generation.map(|generation| generation.number),
+        generation.and_then(|generation| generation.previous),
+        now,
+    ]
+}
+
 /// The session as it is in its row now.
-fn inserted(
+pub(crate) fn inserted(
     new: &NewSession,
     generation: Option<Generation>,
     state: SessionState,
