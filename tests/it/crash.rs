@@ -42,6 +42,38 @@ fn a_killed_host_leaves_nothing_running_and_everything_resumable() {
     home.run(&["stop", &sessions[3], &sessions[4]]).ok();
 }
 
+/// The host is killed at ever other moments of its work: while it starts, claims, begins, watches and ends runs.
+#[test]
+fn a_host_can_be_killed_at_any_moment() {
+    let home = Home::new().with("ROOMETTE_RUN_GRACE", "200ms");
+    let script = "echo $ROOMETTE_RUN_ID >> notes; (setsid sleep 600 &) & sleep 0.05";
+    for step in 0..16_u64 {
+        let mut command = home.command(&["run", "--detach", "--count", "4", "--", "sh", "-c", script]);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        // Not for anything to happen: to be somewhere else each time.
+        assert!(!gone_within(std::process::id().try_into().unwrap(), Duration::from_millis(step * 9)));
+        home.kill_host();
+        let output = child.wait_with_output().unwrap();
+        home.kill_host();
+        home.run(&["recover"]).ok();
+        let listed = home.run(&["--json", "ps", "--all", "-n", "1000"]).ok().json().remove(0);
+        let sessions = listed["sessions"].as_array().unwrap();
+        let known: HashSet<&str> = sessions.iter().map(|session| session["id"].as_str().unwrap()).collect();
+        for id in String::from_utf8(output.stdout).unwrap().lines() {
+            assert!(known.contains(id), "{id} was acknowledged and is gone");
+        }
+        for session in sessions {
+            let (id, state) = (session["id"].as_str().unwrap(), &session["last_run"]["state"]);
+            assert!(["pending", "completed", "lost"].contains(&state.as_str().unwrap()), "{id} is {state}");
+            assert_eq!(processes_with(&format!("ROOMETTE_SESSION_ID={id}")), [] as [i32; 0], "{id} is {state}");
+        }
+        if let Some(lost) = sessions.iter().find(|session| session["status"] == "lost") {
+            let id = lost["id"].as_str().unwrap();
+            home.run(&["resume", id, "--", "true"]).ok();
+        }
+    }
+}
+
 #[test]
 fn what_ended_while_no_host_was_there_is_not_lost() {
     let home = Home::new().with("ROOMETTE_HOST_ON_HOST_LOSS", "adopt");

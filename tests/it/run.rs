@@ -178,7 +178,7 @@ fn a_lost_terminal_loses_nothing() {
         "--",
         "sh",
         "-c",
-        "until [ -p go ]; do :; done; echo ready; read x < go; echo over",
+        "echo ready; until [ -p go ]; do :; done; read x < go; echo over",
     ]);
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let session = loop {
@@ -187,9 +187,9 @@ fn a_lost_terminal_loses_nothing() {
             break session.to_owned();
         }
     };
-    let pipe = home.session(&session).join("work/go");
-    assert_eq!(program("mkfifo").arg(&pipe).status().unwrap().code().unwrap(), 0);
     home.until_logged(&session, "ready");
+    let pipe = home.session(&session).join("work/go");
+    assert_eq!(program("mkfifo").arg(&pipe).status().unwrap().code(), Some(0));
     child.kill().unwrap();
     child.wait().unwrap();
     fs::write(&pipe, "x\n").unwrap();

@@ -166,6 +166,14 @@ impl Home {
         self.holder().unwrap_or_else(|| panic!("no host"))
     }
 
+    /// Kills the host with -9, if there is one, and waits until it is gone.
+    pub fn kill_host(&self) {
+        if let Some(pid) = self.holder().and_then(rustix::process::Pid::from_raw) {
+            let _gone = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            self.until_free();
+        }
+    }
+
     fn holder(&self) -> Option<i32> {
         let text = std::fs::read_to_string(self.data().join("host.lock")).ok()?;
         let file = std::fs::File::open(self.data().join("host.lock")).ok()?;

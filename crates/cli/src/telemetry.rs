@@ -19,5 +19,7 @@ pub fn start(verbose: u8) {
         .with_env_filter(filter.from_env_lossy())
         .with_writer(io::stderr)
         .with_target(false)
+        // A full disk must not end the host: an event that cannot be written is not worth a panic.
+        .log_internal_errors(false)
         .try_init();
 }

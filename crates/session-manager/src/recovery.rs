@@ -59,8 +59,8 @@ pub enum Decision {
     EndThen(Ending),
     /// Nothing of it is alive: end the run so.
     End(Ending),
-    /// It had not begun: begin it now.
-    Begin,
+    /// It had not begun: it goes back to the queue.
+    Requeue,
 }
 
 /// What becomes of a run that its host left in `phase`, with an order to stop or without.
@@ -73,7 +73,7 @@ pub fn decide(phase: RunPhase, stop: Option<StopMode>, found: &Found, policy: On
     match (phase, found) {
         (_, Found::Ended(ended)) => Decision::End(ending(*ended)),
         (_, Found::Alive) if policy == OnHostLoss::Adopt && stop.is_none() => Decision::Adopt,
-        (RunPhase::Claimed, Found::Nothing) if stop.is_none() => Decision::Begin,
+        (RunPhase::Claimed, Found::Nothing) if stop.is_none() => Decision::Requeue,
         (_, Found::Alive | Found::Nothing) => Decision::EndThen(lost()),
     }
 }
@@ -161,8 +161,8 @@ mod tests {
                     let adopted = policy == OnHostLoss::Adopt && stop.is_none();
                     assert_eq!(decision == Decision::Adopt, adopted, "{phase} {stop:?} {policy:?}");
                     let gone = decide(phase, stop, &Found::Nothing, policy);
-                    let begun = phase == RunPhase::Claimed && stop.is_none();
-                    assert_eq!(gone == Decision::Begin, begun, "{phase} {stop:?}");
+                    let requeued = phase == RunPhase::Claimed && stop.is_none();
+                    assert_eq!(gone == Decision::Requeue, requeued, "{phase} {stop:?}");
                     if let Decision::EndThen(ending) = gone {
                         let kind = if stop.is_some() { EndKind::Stopped } else { EndKind::Lost };
                         assert_eq!(ending.kind, kind);

@@ -26,8 +26,6 @@ pub struct Recovery {
     pub ended: Vec<Run>,
     /// Those that live on and are to be taken over.
     pub adopted: Vec<Adopted>,
-    /// Those that were claimed and had not begun.
-    pub begun: Vec<ClaimedRun>,
 }
 
 /// A run that lives on under its keeper.
@@ -62,7 +60,7 @@ pub async fn recover(
             (Decision::Adopt, KeeperState::Alive(keeper)) => {
                 result.adopted.push(Adopted { claimed: ClaimedRun { session: left.session, run }, keeper });
             }
-            (Decision::Begin, _) => result.begun.push(ClaimedRun { session: left.session, run }),
+            (Decision::Requeue, _) => coordinator.give_back(run.id, profile.id).await?,
             (Decision::End(_), KeeperState::Ended(outcome)) => {
                 result.ended.push(left.end(run, outcome::ending(&outcome), outcome::result(&outcome)).await?);
             }

@@ -103,9 +103,6 @@ impl Runner {
         for adopted in recovery.adopted {
             self.begin(adopted.claimed, Start::Adopted(Box::new(adopted.keeper)));
         }
-        for claimed in recovery.begun {
-            self.begin(claimed, Start::Fresh);
-        }
         let mut leaving = false;
         loop {
             if !leaving {
@@ -140,7 +137,7 @@ impl Runner {
                 Ok(Some(claimed)) => self.begin(claimed, Start::Fresh),
                 Ok(None) => return,
                 Err(error) => {
-                    tracing::warn!(error = &error as &dyn std::error::Error, "the queue cannot be read");
+                    tracing::debug!(error = &error as &dyn std::error::Error, "the queue cannot be read");
                     self.retry_at = Some(Instant::now() + RETRY_AFTER);
                 }
             }

@@ -156,6 +156,7 @@ pub async fn take_turn(context: &Context) -> Outcome<std::fs::File> {
 /// Starts a host in the background and waits until it says that it is up, or why it is not.
 async fn start(context: &Context) -> Outcome<()> {
     let path = context.paths.host_log();
+    set_aside(&path);
     let log = OpenOptions::new().append(true).create(true).mode(0o600).open(&path);
     let log =
         log.map_err(|error| Failure::caused(Kind::Error, format!("{path} cannot be opened"), &error))?;
@@ -179,6 +180,17 @@ async fn start(context: &Context) -> Outcome<()> {
         Err(_) => {
             Err(Failure::new(Kind::Error, "the host ended before it was up").hint(format!("{path} says why")))
         }
+    }
+}
+
+/// How much the hosts before may have said in the file that is added to.
+const HOST_LOG_MAX: u64 = 1024 * 1024;
+
+/// A log that has grown large is put aside, in the place of the one before.
+fn set_aside(path: &Utf8Path) {
+    if std::fs::metadata(path).is_ok_and(|log| log.len() > HOST_LOG_MAX) {
+        // If that fails the log goes on growing, which is no reason not to start.
+        let _kept = std::fs::rename(path, format!("{path}.1"));
     }
 }
 

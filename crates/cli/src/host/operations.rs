@@ -67,8 +67,7 @@ impl Operations {
         let recovery = recover(&self.coordinator, &layout, &self.profile, policy, grace).await?;
         let reaped = self.coordinator.reap().await?;
         let ended = recovery.ended.iter().chain(&reaped);
-        self.recovered =
-            ended.map(recovered).chain(recovery.begun.iter().map(|c| recovered(&c.run))).collect();
+        self.recovered = ended.map(recovered).collect();
         self.recovered.extend(recovery.adopted.iter().map(|adopted| recovered(&adopted.claimed.run)));
         Ok(recovery)
     }

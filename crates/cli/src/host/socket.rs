@@ -45,13 +45,18 @@ pub async fn connect(path: &Utf8Path) -> io::Result<Option<UnixStream>> {
     let (short, _directory) = address(path)?;
     let stream = match UnixStream::connect(short).await {
         Ok(stream) => stream,
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
-            return Ok(None);
-        }
+        Err(error) if is_nobody(&error) => return Ok(None),
         Err(error) => return Err(error),
     };
     check_peer(&stream)?;
     Ok(Some(stream))
+}
+
+/// Whether nobody listens there, or nobody does any more: a host that was killed resets what waits to be accepted.
+fn is_nobody(error: &io::Error) -> bool {
+    let kinds =
+        [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused, io::ErrorKind::ConnectionReset];
+    kinds.contains(&error.kind())
 }
 
 /// Refuses a peer of another user.

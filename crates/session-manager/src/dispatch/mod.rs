@@ -127,6 +127,14 @@ impl Coordinator {
         self.store.take_over(run, runner, self.options.lease, self.env.now()).await
     }
 
+    /// Gives a claimed run that has not begun back to the queue: under a claim that has run out already, as if its
+    /// runner had gone silent.
+    pub async fn give_back(&self, run: RunId, runner: RunnerId) -> StoreResult<()> {
+        let run_out = SignedDuration::from_millis(-1);
+        self.store.take_over(run, runner, run_out, self.env.now()).await?;
+        self.reap().await.map(drop)
+    }
+
     /// Asks for the end of every run of the session that is not over; the session stays. Returns those runs.
     pub async fn stop(&self, session: SessionId, mode: StopMode) -> StoreResult<Vec<Run>> {
         let mut stopped = Vec::new();

@@ -243,9 +243,7 @@ impl Execution {
                     self.run = run;
                     return true;
                 }
-                Err(error) if is_passing(&error) => {
-                    self.complain(&error, "the store does not take its progress");
-                }
+                Err(error) if is_passing(&error) => self.held_up(&error, wait),
                 Err(error) => {
                     self.complain(&error, "the run belongs to another claim");
                     return false;
@@ -257,16 +255,16 @@ impl Execution {
 
     /// Says how the run ended, until the store has it or says that it is not ours.
     async fn finish(&mut self, ending: Ending, result: Option<Payload>) {
+        let said = self.progress.last_line(self.run.id);
         let mut wait = RETRY_FIRST;
         loop {
+            self.progress.line(self.run.id, said.clone());
             match self.coordinator.finish(self.fence, ending.clone(), result.clone()).await {
                 Ok(run) => {
                     outcome::record(&self.directory(), &self.session, &run, self.coordinator.env().now());
                     return;
                 }
-                Err(error) if is_passing(&error) => {
-                    self.complain(&error, "the store does not take its end");
-                }
+                Err(error) if is_passing(&error) => self.held_up(&error, wait),
                 Err(error) => return self.complain(&error, "the end of the run was not recorded"),
             }
             tokio::select! {
@@ -279,6 +277,14 @@ impl Execution {
                 }
             }
         }
+    }
+
+    /// The store does not take what it is told: said once in the log, and shown to those who watch.
+    fn held_up(&self, error: &StoreError, wait: Duration) {
+        if wait == RETRY_FIRST {
+            self.complain(error, "the store does not take how far the run is; it is told again and again");
+        }
+        self.progress.line(self.run.id, Some(format!("(waiting for the store) {}", sentence(error))));
     }
 
     fn complain(&self, error: &StoreError, what: &str) {
