@@ -1,7 +1,7 @@
 //! Who a process is: never a bare pid, since the kernel gives pids out again.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
@@ -66,6 +66,9 @@ impl ProcessIdentity {
     }
 }
 
+/// Longer than the longest line of `/proc/PID/stat`: 52 numbers and a name of at most 64 bytes.
+const LINE_BYTES: usize = 2 << 10;
+
 /// What is needed of `/proc/PID/stat`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ProcessStat {
@@ -76,14 +79,15 @@ pub(crate) struct ProcessStat {
 }
 
 impl ProcessStat {
-    /// Reads it; `None` if there is no such process.
+    /// Reads it, in one call, as the kernel writes it in one; `None` if there is no such process.
     pub(crate) fn read(pid: i32) -> io::Result<Option<Self>> {
-        let bytes = match fs::read(format!("/proc/{pid}/stat")) {
-            Ok(bytes) => bytes,
+        let mut line = [0; LINE_BYTES];
+        let length = match File::open(format!("/proc/{pid}/stat")).and_then(|mut file| file.read(&mut line)) {
+            Ok(length) => length,
             Err(error) if is_gone(&error) => return Ok(None),
             Err(error) => return Err(error),
         };
-        Self::parse(pid, &bytes).map(Some).ok_or_else(|| {
+        Self::parse(pid, line.get(..length).unwrap_or_default()).map(Some).ok_or_else(|| {
             io::Error::new(io::ErrorKind::InvalidData, format!("/proc/{pid}/stat is not as expected"))
         })
     }

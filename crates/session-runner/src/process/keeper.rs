@@ -125,6 +125,7 @@ struct Keeper<'a> {
     me: i32,
     child: i32,
     exit: Option<Exit>,
+    tree_is_gone: bool,
     ending: Ending,
     host: HostLink,
     signals: Signals,
@@ -168,6 +169,7 @@ impl<'a> Keeper<'a> {
             me: getpid().as_raw_pid(),
             child,
             exit: None,
+            tree_is_gone: false,
             ending: Ending::new(now, spec.timeout_ms, spec.grace_ms, spec.on_host_loss),
             host,
             signals,
@@ -343,7 +345,10 @@ impl<'a> Keeper<'a> {
                 Ok(Some(_)) | Err(Errno::INTR) => {}
                 Ok(None) => return Ok(inputs),
                 // No children, and as a subreaper we would have every descendant as one: the tree is gone.
-                Err(Errno::CHILD) => return Ok(vec![Input::TreeGone]),
+                Err(Errno::CHILD) => {
+                    self.tree_is_gone = true;
+                    return Ok(vec![Input::TreeGone]);
+                }
                 Err(error) => return Err(error.into()),
             }
         }
@@ -399,13 +404,12 @@ impl<'a> Keeper<'a> {
 
     /// Writes down what it all came to.
     fn finish(mut self) -> io::Result<()> {
-        let survivors = tree::descendants(self.me)?.len();
+        let survivors = if self.tree_is_gone { 0 } else { tree::descendants(self.me)?.len() };
         self.stdout.close();
         self.stderr.close();
         let at = SystemClock.now();
         self.log.finish(at);
         self.log.state(at, &format!("ended: {}", shown_exit(self.exit)));
-        self.log.sync();
         if let Some(group) = &self.group {
             group.remove();
         }

@@ -132,10 +132,6 @@ impl RunLog {
         self.writer.as_ref().is_some_and(LogWriter::holds_back)
     }
 
-    pub(super) fn sync(&mut self) {
-        self.with(|writer| writer.sync());
-    }
-
     /// How many writes failed, and why the first did.
     pub(super) fn errors(&self) -> (u64, Option<String>) {
         (self.errors, self.first_error.clone())

@@ -109,3 +109,22 @@ impl WorkspaceError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_person_can_do_about_it_is_told_apart() {
+        let check = |kind: io::ErrorKind, expect: &str| {
+            let error = WorkspaceError::io("create the directory", Utf8Path::new("/data/x"), kind.into());
+            assert_eq!(error.to_string(), expect);
+        };
+        check(io::ErrorKind::StorageFull, "no space is left for /data/x");
+        check(io::ErrorKind::QuotaExceeded, "no space is left for /data/x");
+        check(io::ErrorKind::ReadOnlyFilesystem, "cannot write to /data/x: the file system is read-only");
+        check(io::ErrorKind::PermissionDenied, "cannot write to /data/x: permission denied");
+        check(io::ErrorKind::NotADirectory, "/data/x is not a directory");
+        check(io::ErrorKind::Interrupted, "cannot create the directory /data/x");
+    }
+}

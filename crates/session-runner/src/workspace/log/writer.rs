@@ -118,11 +118,6 @@ impl LogWriter {
         !self.stdout.held.is_empty() || !self.stderr.held.is_empty()
     }
 
-    /// Brings everything that was written to the disk itself.
-    pub fn sync(&self) -> io::Result<()> {
-        self.file.as_ref().map_or(Ok(()), File::sync_data)
-    }
-
     fn unfinished(&mut self, stream: Stream) -> Option<&mut Unfinished> {
         match stream {
             Stream::Stdout => Some(&mut self.stdout),
