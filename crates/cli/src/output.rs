@@ -2,7 +2,7 @@
 
 use std::io::{self, IsTerminal as _, Write as _};
 
-use comfy_table::{ContentArrangement, Table, presets};
+use comfy_table::{Table, presets};
 use serde::Serialize;
 
 use crate::failure::{Failure, Kind, Outcome};
@@ -51,13 +51,10 @@ pub fn is_live() -> bool {
     io::stderr().is_terminal()
 }
 
-/// Columns without lines between them, as wide as the terminal where there is one.
+/// Columns without lines between them.
 pub fn table(head: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    if io::stdout().is_terminal() {
-        table.set_content_arrangement(ContentArrangement::Dynamic);
-    }
     table.set_header(head.iter().copied());
     for column in table.column_iter_mut() {
         column.set_padding((0, 2));
@@ -65,9 +62,16 @@ pub fn table(head: &[&str]) -> Table {
     table
 }
 
-/// Writes a table, without the blanks at the ends of its lines.
+/// Writes a table without the blanks at the ends of its lines, on a terminal one row a line.
 pub fn print(table: &Table) -> Outcome<()> {
-    let text: Vec<_> = table.lines().map(|line| line.trim_end().to_owned()).collect();
+    let width =
+        io::stdout().is_terminal().then(|| rustix::termios::tcgetwinsize(io::stdout()).ok()).flatten();
+    let width = width.map(|size| usize::from(size.ws_col)).filter(|&columns| columns > 0);
+    let cut = |line: String| match width {
+        Some(width) => harmless(line.trim_end(), width),
+        None => line.trim_end().to_owned(),
+    };
+    let text: Vec<_> = table.lines().map(cut).collect();
     line(&text.join("\n"))
 }
 

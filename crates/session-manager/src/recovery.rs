@@ -133,6 +133,8 @@ mod tests {
 
     #[test]
     fn what_the_keeper_recorded_is_what_happened() {
+        use EndKind::{Completed, Failed, Lost, Stopped};
+
         let check = |found: Found, kind: EndKind, reason: Option<ReasonCode>| {
             for phase in [RunPhase::Starting, RunPhase::Running] {
                 let Decision::End(ending) = decide(phase, None, &found, OnHostLoss::End) else {
@@ -142,7 +144,6 @@ mod tests {
                 assert_eq!(ending.message.is_empty(), kind == EndKind::Completed);
             }
         };
-        use EndKind::{Completed, Failed, Lost, Stopped};
         check(ended(EndCause::Exited, Some(Exit::Code(0))), Completed, None);
         check(ended(EndCause::Exited, Some(Exit::Code(7))), Failed, Some(ReasonCode::ExitNonzero));
         check(ended(EndCause::Exited, Some(Exit::Signal(11))), Failed, Some(ReasonCode::Signalled));

@@ -131,10 +131,7 @@ impl Operations {
 
     async fn stop(&self, sessions: &[SessionId], now: bool) -> Outcome<Reply> {
         let mode = if now { StopMode::Kill } else { StopMode::Graceful };
-        let mut runs = 0;
-        for session in sessions {
-            runs += self.coordinator.stop(*session, mode).await?.len();
-        }
+        let runs = self.coordinator.stop(sessions, mode).await?.len();
         Ok(Reply::Stopped { runs })
     }
 

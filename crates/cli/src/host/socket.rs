@@ -54,8 +54,7 @@ pub async fn connect(path: &Utf8Path) -> io::Result<Option<UnixStream>> {
 
 /// Whether nobody listens there, or nobody does any more: a host that was killed resets what waits to be accepted.
 fn is_nobody(error: &io::Error) -> bool {
-    let kinds =
-        [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused, io::ErrorKind::ConnectionReset];
+    let kinds = [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused, io::ErrorKind::ConnectionReset];
     kinds.contains(&error.kind())
 }
 

@@ -135,10 +135,18 @@ impl Coordinator {
         self.reap().await.map(drop)
     }
 
-    /// Asks for the end of every run of the session that is not over; the session stays. Returns those runs.
-    pub async fn stop(&self, session: SessionId, mode: StopMode) -> StoreResult<Vec<Run>> {
-        let mut stopped = Vec::new();
-        for run in self.open_runs(session).await? {
+    /// Asks for the end of every run of these sessions that is not over; the sessions stay. Returns those runs.
+    ///
+    /// What waits goes before what runs, and the last before the first: a place that becomes free is not taken by one
+    /// that is to end as well, and nothing fails for want of a run that was stopped just before it.
+    pub async fn stop(&self, sessions: &[SessionId], mode: StopMode) -> StoreResult<Vec<Run>> {
+        let mut open = Vec::new();
+        for &session in sessions {
+            open.extend(self.open_runs(session).await?);
+        }
+        open.sort_by_key(|run| (run.state.phase().is_in_flight(), std::cmp::Reverse(run.id)));
+        let mut stopped = Vec::with_capacity(open.len());
+        for run in open {
             stopped.push(self.store.request_stop(run.id, mode, self.env.now()).await?);
         }
         Ok(stopped)
