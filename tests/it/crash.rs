@@ -65,7 +65,11 @@ fn a_host_can_be_killed_at_any_moment() {
         for session in sessions {
             let (id, state) = (session["id"].as_str().unwrap(), &session["last_run"]["state"]);
             assert!(["pending", "completed", "lost"].contains(&state.as_str().unwrap()), "{id} is {state}");
-            assert_eq!(processes_with(&format!("ROOMETTE_SESSION_ID={id}")), [] as [i32; 0], "{id} is {state}");
+            assert_eq!(
+                processes_with(&format!("ROOMETTE_SESSION_ID={id}")),
+                [] as [i32; 0],
+                "{id} is {state}"
+            );
         }
         if let Some(lost) = sessions.iter().find(|session| session["status"] == "lost") {
             let id = lost["id"].as_str().unwrap();
