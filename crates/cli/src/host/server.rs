@@ -21,7 +21,7 @@ use super::operations::Operations;
 use super::protocol::{Greeting, LINE_MAX, Reply, Request};
 use super::socket;
 use crate::config::HostLoss;
-use crate::context::{Context, program};
+use crate::context::Context;
 use crate::failure::{Failure, Kind, Outcome};
 
 /// The most commands that are served at once; further ones wait in the socket's queue.
@@ -63,7 +63,7 @@ pub async fn serve(context: &Context, stay: Stay, up: impl FnOnce() -> Outcome<(
     drop(turn);
     let stop = CancellationToken::new();
     let (coordinator, profile) = (operations.coordinator().clone(), operations.profile().clone());
-    let runner = Runner::new(coordinator, operations.layout(), profile, options(context)?);
+    let runner = Runner::new(coordinator, operations.layout(), profile, options(context));
     let progress = runner.progress();
     let mut running = JoinSet::new();
     running.spawn(runner.run(recovery, stop.child_token()));
@@ -181,9 +181,9 @@ async fn converse(operations: &Operations, sources: &Sources, lines: &mut Lines)
     }
 }
 
-fn options(context: &Context) -> Outcome<RunnerOptions> {
+fn options(context: &Context) -> RunnerOptions {
     let config = &context.config;
-    Ok(RunnerOptions {
+    RunnerOptions {
         runs_at_once: config.host.runs_at_once as usize,
         grace: config.run.grace.unsigned_abs(),
         git: context.git(),
@@ -193,12 +193,13 @@ fn options(context: &Context) -> Outcome<RunnerOptions> {
             HostLoss::Adopt => OnHostLoss::Adopt,
         },
         keeper: KeeperProgram {
-            path: program()?,
+            // The very file that runs, also when another version has taken its place on disk meanwhile.
+            path: "/proc/self/exe".into(),
             arguments: vec![crate::KEEPER.into()],
             stderr: Some(context.paths.host_log()),
         },
         reap_every: Duration::from_secs(15),
-    })
+    }
 }
 
 async fn at(instant: Option<Instant>) {

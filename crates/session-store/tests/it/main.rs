@@ -1,5 +1,6 @@
 //! The store against its contract, on both databases, and under what may go wrong.
 
+#![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, unreachable_pub, reason = "these are tests, and no crate uses them")]
 
 #[path = "../../../../tests/src/pg.rs"]

@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 
 use camino::Utf8Path;
 
-use super::record::LogRecord;
+use super::record::{LogRecord, Stream};
 use super::rotated;
 
 /// The longest line that is read: a piece and what stands before it, with room for logs of others.
@@ -114,15 +114,20 @@ impl LastLines {
     }
 
     pub(super) fn push(&mut self, record: LogRecord) {
-        self.lines += usize::from(record.ends_line);
+        self.lines += usize::from(ends_a_line(&record));
         self.records.push_back(record);
         while self.lines > self.wanted {
             match self.records.pop_front() {
-                Some(first) => self.lines -= usize::from(first.ends_line),
+                Some(first) => self.lines -= usize::from(ends_a_line(&first)),
                 None => break,
             }
         }
     }
+}
+
+/// Our own words do not count among the lines of the programs.
+fn ends_a_line(record: &LogRecord) -> bool {
+    record.ends_line && record.stream != Stream::State
 }
 
 /// Reads up to the next newline, which is dropped; `false` if the file ends before it. Of a line that is
