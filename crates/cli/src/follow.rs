@@ -4,8 +4,7 @@ mod display;
 
 use jiff::SignedDuration;
 use session_core::{RunId, SessionId};
-use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 use display::Display;
 pub use display::Watched;
@@ -15,6 +14,7 @@ use crate::failure::{Failure, Kind, Outcome};
 use crate::host::link::Connection;
 use crate::host::protocol::{Reply, Request, Update};
 use crate::output;
+use crate::waiting::{EndSignals, until};
 
 /// What Ctrl-C means to the runs that are watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,7 +83,7 @@ impl Follower<'_> {
         deadline: Option<Instant>,
     ) -> Outcome<()> {
         let runs: Vec<RunId> = self.watched.iter().map(|watched| watched.run).collect();
-        let mut signals = Signals::new()?;
+        let mut signals = EndSignals::new()?;
         let mut reply = connection.ask(&Request::Follow { runs }).await;
         loop {
             match reply {
@@ -116,16 +116,16 @@ impl Follower<'_> {
     async fn next(
         &mut self,
         connection: &mut Connection,
-        signals: &mut Signals,
+        signals: &mut EndSignals,
         deadline: Option<Instant>,
     ) -> Happening {
         let redraw = self.display.next_redraw();
         tokio::select! {
             biased;
-            () = signals.interrupted() => Happening::Interrupt,
+            () = signals.next() => Happening::Interrupt,
             reply = connection.next() => Happening::Reply(reply),
-            () = at(deadline) => Happening::Deadline,
-            () = at(redraw) => Happening::Tick,
+            () = until(deadline) => Happening::Deadline,
+            () = until(redraw) => Happening::Tick,
         }
     }
 
@@ -153,35 +153,6 @@ impl Follower<'_> {
         let sessions: Vec<SessionId> = open.map(|(watched, _)| watched.session).collect();
         let Some(mut connection) = Connection::open(self.context).await? else { return Err(interrupted()) };
         connection.ask(&Request::Stop { sessions, now }).await.map(drop)
-    }
-}
-
-async fn at(instant: Option<Instant>) {
-    match instant {
-        Some(instant) => sleep_until(instant).await,
-        None => std::future::pending().await,
-    }
-}
-
-/// The signals by which a person or a supervisor asks a command to end.
-struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
-}
-
-impl Signals {
-    fn new() -> Outcome<Self> {
-        let listen = |kind| {
-            signal(kind).map_err(|error| Failure::caused(Kind::Error, "signals cannot be received", &error))
-        };
-        Ok(Self { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())? })
-    }
-
-    async fn interrupted(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-        }
     }
 }
 

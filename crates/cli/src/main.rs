@@ -24,6 +24,7 @@ mod select;
 mod telemetry;
 mod transfer;
 mod view;
+mod waiting;
 
 use std::process::ExitCode;
 

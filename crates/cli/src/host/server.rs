@@ -8,9 +8,8 @@ use session_runner::process::KeeperProgram;
 use session_runner::workspace::log::LogRotation;
 use session_runner::{Progress, Runner, RunnerOptions};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::follow::{self, Sources};
@@ -23,6 +22,7 @@ use super::socket;
 use crate::config::HostLoss;
 use crate::context::Context;
 use crate::failure::{Failure, Kind, Outcome};
+use crate::waiting::{EndSignals, until};
 
 /// The most commands that are served at once; further ones wait in the socket's queue.
 const CONNECTIONS_MAX: usize = 256;
@@ -94,7 +94,7 @@ struct Host<'c> {
 impl Host<'_> {
     /// Serves until a signal, the runner's end, or, in the background, until nothing is left to do.
     async fn run(&mut self, listener: &UnixListener, runner: &mut JoinSet<()>) -> Outcome<()> {
-        let mut signals = Signals::new()?;
+        let mut signals = EndSignals::new()?;
         let mut connections = JoinSet::new();
         let mut busy = self.progress.subscribe();
         let linger = self.context.config.host.linger.unsigned_abs();
@@ -110,8 +110,8 @@ impl Host<'_> {
                 Some(_) = connections.join_next(), if !connections.is_empty() => {}
                 Ok(()) = busy.changed() => busy.mark_unchanged(),
                 _ = runner.join_next() => break Err(Failure::new(Kind::Error, "the runner ended")),
-                () = signals.end() => break Ok(()),
-                () = at(leave_at) => {
+                () = signals.next() => break Ok(()),
+                () = until(leave_at) => {
                     if connections.is_empty() && self.progress.in_flight() == 0 && !self.has_work().await {
                         break Ok(());
                     }
@@ -199,34 +199,5 @@ fn options(context: &Context) -> RunnerOptions {
             stderr: Some(context.paths.host_log()),
         },
         reap_every: Duration::from_secs(15),
-    }
-}
-
-async fn at(instant: Option<Instant>) {
-    match instant {
-        Some(instant) => sleep_until(instant).await,
-        None => std::future::pending().await,
-    }
-}
-
-/// The signals that end a host.
-struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
-}
-
-impl Signals {
-    fn new() -> Outcome<Self> {
-        let listen = |kind| {
-            signal(kind).map_err(|error| Failure::caused(Kind::Error, "signals cannot be received", &error))
-        };
-        Ok(Self { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())? })
-    }
-
-    async fn end(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-        }
     }
 }
