@@ -38,7 +38,10 @@ fn a_killed_host_leaves_nothing_running_and_everything_resumable() {
     assert_eq!(states, ["lost", "lost", "lost", "pending", "pending"]);
     let resumed = home.run(&["--json", "resume", &sessions[0], "--", "cat", "notes"]).ok();
     assert_eq!(resumed.json()[0]["last_line"], "note");
-    // The host that was started for it goes on with what was pending.
+    // All that were lost at once; the host that was started for it goes on with what was pending, too.
+    let again = home.run(&["recover", "--resume"]).ok();
+    assert!(again.stderr.contains("2 run again"), "{}", again.stderr);
+    home.run(&["stop", &sessions[1], &sessions[2]]).ok();
     home.run(&["stop", &sessions[3], &sessions[4]]).ok();
 }
 

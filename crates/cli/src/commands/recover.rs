@@ -1,12 +1,17 @@
 //! `roomette recover`: deals with the runs of a host that went away.
 
+use session_core::ports::{Page, SessionFilter, SessionStore as _};
+use session_core::session::SessionSummary;
+use session_core::{RunPhase, SessionId};
+
 use super::{resume, run};
 use crate::args::{RecoverArgs, TaskArgs};
 use crate::config::HostLoss;
 use crate::context::Context;
+use crate::crew::Defaults;
 use crate::failure::Outcome;
 use crate::host::link::{self, Link};
-use crate::host::protocol::{Recovered, Reply, Request, Submit};
+use crate::host::protocol::{Reply, Request, Submit};
 use crate::{output, view};
 
 /// Recovers, says what became of each run, and runs the lost ones again if told to.
@@ -36,14 +41,18 @@ pub async fn execute(context: &Context, args: &RecoverArgs) -> Outcome<()> {
     if recovered.is_empty() {
         output::say("nothing to recover");
     }
-    if args.resume { run_again(context, &recovered).await } else { Ok(()) }
+    if args.resume { run_again(context).await } else { Ok(()) }
 }
 
-async fn run_again(context: &Context, recovered: &[Recovered]) -> Outcome<()> {
+/// Runs every session again whose last run was lost, now or at an earlier recovery.
+async fn run_again(context: &Context) -> Outcome<()> {
     let defaults = run::defaults(context, &TaskArgs { env: Vec::new(), timeout: None })?;
-    let lost = recovered.iter().filter(|one| one.state == "lost");
-    let tasks: Vec<_> = lost.map(|one| resume::again(one.session, Vec::new(), defaults.clone())).collect();
+    let defaults = Defaults { timeout: None, ..defaults };
+    let lost = lost_sessions(context).await?;
+    let tasks: Vec<_> =
+        lost.into_iter().map(|session| resume::again(session, Vec::new(), defaults.clone())).collect();
     if tasks.is_empty() {
+        output::say("no session's last run is lost");
         return Ok(());
     }
     let submit = Submit { principal: context.principal()?.to_string(), at_once: None, tasks };
@@ -51,4 +60,24 @@ async fn run_again(context: &Context, recovered: &[Recovered]) -> Outcome<()> {
     let enqueued = run::enqueue(&mut connection, submit).await?;
     output::say(&format!("{} run again; `roomette ps` shows them", enqueued.len()));
     Ok(())
+}
+
+async fn lost_sessions(context: &Context) -> Outcome<Vec<SessionId>> {
+    let Some(store) = context.read_store().await? else { return Ok(Vec::new()) };
+    let filter = SessionFilter { live: true, ..SessionFilter::default() };
+    let mut page = Page::first(Page::MAX);
+    let mut lost = Vec::new();
+    loop {
+        let listing = store.list(&filter, &page).await?;
+        let is_lost = |item: &&SessionSummary| {
+            item.last_run.as_ref().is_some_and(|run| run.state.phase() == RunPhase::Lost)
+        };
+        lost.extend(listing.items.iter().filter(is_lost).map(|item| item.session.id));
+        match listing.next {
+            Some(cursor) => page = page.after(cursor),
+            None => break,
+        }
+    }
+    store.close().await;
+    Ok(lost)
 }
