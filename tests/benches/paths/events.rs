@@ -131,6 +131,17 @@ pub(crate) async fn history(bench: &mut Bench) -> Outcome {
     let floor = async |_| timed(reads, |_| check_rows(&raw, RAW_READ, session, all));
     bench.compare(named, Shown::Time, Target::AtMost(2.0), floor, ours).await?;
 
+    let named = Named { path: "history, 10 000 events, reading alone", floor: "reading the rows raw" };
+    let ours = async |_| {
+        let begun = Instant::now();
+        for _ in 0..reads {
+            let events = store.read(session, Seq::START, all).await?;
+            ensure!(events.len() == HISTORY + 1, "{} events", events.len());
+        }
+        each(begun.elapsed(), reads)
+    };
+    bench.compare(named, Shown::Time, Target::None, floor, ours).await?;
+
     let reads = bench.sized(LAST_READS);
     let named = Named { path: "history, last 50 to messages", floor: "reading the rows raw" };
     let ours = async |_| {

@@ -20,9 +20,10 @@ use std::process::ExitCode;
 
 use measure::{Bench, Outcome, report_line};
 
-/// What can be named on the command line, in the order of running.
+/// What can be named on the command line, in the order of running: first what needs the built program, so that a
+/// missing one is noticed at once.
 const NAMES: &[&str] =
-    &["identity", "open", "append", "history", "claim", "list", "cleanup", "spawn", "cli", "postgres"];
+    &["spawn", "cli", "identity", "open", "append", "history", "claim", "list", "cleanup", "postgres"];
 
 fn main() -> ExitCode {
     match run() {
@@ -46,11 +47,11 @@ fn run() -> Outcome {
             other => return Err(format!("unknown argument {other}: --quick, {}", NAMES.join(", ")).into()),
         }
     }
+    let wanted = |name: &str| names.is_empty() || names.iter().any(|wanted| wanted == name);
     let mut bench = Bench::new(quick);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
-        for name in NAMES.iter().filter(|name| names.is_empty() || names.iter().any(|wanted| wanted == *name))
-        {
+        for name in NAMES.iter().filter(|name| wanted(name)) {
             report_line(&format!("… {name}"));
             Box::pin(measured(name, &mut bench)).await.map_err(|error| format!("{name}: {error}"))?;
         }

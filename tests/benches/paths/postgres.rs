@@ -81,7 +81,7 @@ impl Databases {
             store: Arc::new(opened(&kept[0]).await?),
             ours: pool(&kept[0]).await?,
             floor: pool(&kept[1]).await?,
-            kept: kept,
+            kept,
         })
     }
 
