@@ -1,10 +1,10 @@
-//! The event log: reading it, and writing what one transaction appends.
+//! The event log: writing what one transaction appends.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
 
 use session_core::StoreResult;
-use session_core::event::{Event, NewEvent, Origin, Seq};
+use session_core::event::{NewEvent, Origin, Seq};
 use session_core::ids::{RunId, SessionId};
 use session_core::ports::{Appended, Author};
 use session_core::run::{Epoch, RunPhase};
@@ -14,20 +14,8 @@ use sqlx::PgConnection;
 use crate::conn::{Arg, Args, Conn, Sql, without_nul};
 use crate::error::{broken, failed};
 use crate::plan::{Batch, Claim, Known, Numbered, Recorded, plan};
-use crate::rows::{EventRow, id_of};
+use crate::rows::{EventRow, LastNames, id_of};
 use crate::tx::Tx;
-
-pub(crate) const READ: Sql = sql!(concat!(
-    "SELECT ",
-    event_columns!(""),
-    " FROM events WHERE session_id = $1 AND seq > $2 ORDER BY seq LIMIT $3"
-));
-
-pub(crate) const TAIL: Sql = sql!(concat!(
-    "SELECT ",
-    event_columns!(""),
-    " FROM events WHERE session_id = $1 ORDER BY seq DESC LIMIT $2"
-));
 
 /// Whether each session is there, its last number, and the highest number of a producer in it.
 pub(crate) const HEADS: Sql = Sql::Each {
@@ -93,21 +81,6 @@ row! {
 row! {
     /// What holds a run.
     ClaimRow { id: String, session_id: String, epoch: i64, phase: String, }
-}
-
-pub(crate) async fn read(
-    conn: &mut Conn<'_>,
-    session: SessionId,
-    after: Seq,
-    limit: u32,
-) -> StoreResult<Vec<Event>> {
-    let rows = conn.rows::<EventRow>(&READ, args![session, after, limit]).await?;
-    rows.into_iter().map(EventRow::value).collect()
-}
-
-pub(crate) async fn tail(conn: &mut Conn<'_>, session: SessionId, limit: u32) -> StoreResult<Vec<Event>> {
-    let rows = conn.rows::<EventRow>(&TAIL, args![session, limit]).await?;
-    rows.into_iter().rev().map(EventRow::value).collect()
 }
 
 /// Locks the sessions that these batches are for. SQLite has one writer and needs no lock.
@@ -208,9 +181,9 @@ async fn first_of(
     if origins.is_empty() {
         return Ok(HashMap::new());
     }
-    let mut first = HashMap::new();
+    let (mut first, mut last) = (HashMap::new(), LastNames::default());
     for row in conn.rows::<EventRow>(&ORIGINS, json(origins)).await? {
-        let event = row.value()?;
+        let event = row.value(&mut last)?;
         if let Some(origin) = &event.body.origin {
             first.insert((event.session, origin.clone()), (event.seq, event.body));
         }

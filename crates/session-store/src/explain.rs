@@ -4,7 +4,7 @@ use session_core::ports::{Cursor, SessionFilter};
 use sqlx::{AssertSqlSafe, Connection as _, Row as _, SqliteConnection};
 
 use crate::conn::Sql;
-use crate::{claim, events, identity, runs, sessions};
+use crate::{claim, events, history, identity, runs, sessions};
 
 async fn steps(connection: &mut SqliteConnection, sql: &Sql) -> Vec<String> {
     let text = match sql {
@@ -17,8 +17,8 @@ async fn steps(connection: &mut SqliteConnection, sql: &Sql) -> Vec<String> {
 }
 
 /// Scans that cost nothing: of a statement's own parameters and of single rows that were found before.
-const FREE_SCANS: [&str; 6] =
-    ["SCAN json_each", "SCAN p VIRTUAL", "SCAN own", "SCAN here", "SCAN anywhere", "SCAN c"];
+const FREE_SCANS: [&str; 7] =
+    ["SCAN json_each", "SCAN p VIRTUAL", "SCAN own", "SCAN here", "SCAN anywhere", "SCAN c", "SCAN block"];
 
 /// Walks in the order of the list, as far as the page goes.
 const ORDERED_SCANS: [&str; 3] = [
@@ -45,8 +45,8 @@ fn statements() -> Vec<(&'static str, Sql)> {
         ("one less to wait for", runs::ONE_LESS),
         ("open", identity::LOOKUP),
         ("expire", identity::EXPIRED),
-        ("read", events::READ),
-        ("tail", events::TAIL),
+        ("read", history::READ_BLOCK),
+        ("tail", history::TAIL_BLOCK),
         ("heads", events::HEADS),
         ("origins", events::ORIGINS),
         ("claims", events::CLAIMS),

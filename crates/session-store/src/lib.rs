@@ -40,6 +40,7 @@ mod error;
 mod events;
 #[cfg(test)]
 mod explain;
+mod history;
 mod identity;
 mod migrate;
 mod open;

@@ -30,7 +30,7 @@ use crate::plan::Batch;
 use crate::postgres::{self, Lanes};
 use crate::url::StoreUrl;
 use crate::writer::{Asked, Job, QUEUE_MAX, Writer, ended};
-use crate::{claim, connect, enqueue, events, runs, sessions, tx};
+use crate::{claim, connect, enqueue, history, runs, sessions, tx};
 
 /// A store on SQLite or PostgreSQL. Clones share everything.
 #[derive(Clone)]
@@ -352,11 +352,11 @@ impl EventStore for SqlStore {
     }
 
     async fn read(&self, session: SessionId, after: Seq, limit: u32) -> StoreResult<Vec<Event>> {
-        events::read(&mut self.connection().await?.conn(), session, after, limit).await
+        history::read(&mut self.connection().await?.conn(), session, after, limit).await
     }
 
     async fn tail(&self, session: SessionId, limit: u32) -> StoreResult<Vec<Event>> {
-        events::tail(&mut self.connection().await?.conn(), session, limit).await
+        history::tail(&mut self.connection().await?.conn(), session, limit).await
     }
 }
 

@@ -10,5 +10,6 @@ mod conformance;
 mod contention;
 mod faults;
 mod growth;
+mod history;
 mod opening;
 mod stores;
