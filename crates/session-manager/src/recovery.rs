@@ -71,6 +71,10 @@ pub fn decide(phase: RunPhase, stop: Option<StopMode>, found: &Found, policy: On
         None => self::lost(HOST_WENT_AWAY),
     };
     match (phase, found) {
+        // Somebody had asked for the end before the host went away: that is how it came.
+        (_, Found::Ended(ended)) if stop.is_some() && ended.cause == EndCause::HostLost => {
+            Decision::End(stopped(ended.exit))
+        }
         (_, Found::Ended(ended)) => Decision::End(ending(*ended)),
         (_, Found::Alive) if policy == OnHostLoss::Adopt && stop.is_none() => Decision::Adopt,
         (RunPhase::Claimed, Found::Nothing) if stop.is_none() => Decision::Requeue,
@@ -151,6 +155,14 @@ mod tests {
         check(ended(EndCause::TimedOut, Some(Exit::Signal(9))), Stopped, Some(ReasonCode::Timeout));
         check(ended(EndCause::HostLost, Some(Exit::Signal(15))), Lost, Some(ReasonCode::HostLost));
         check(ended(EndCause::Exited, None), Lost, Some(ReasonCode::HostLost));
+    }
+
+    #[test]
+    fn who_was_stopped_is_not_lost() {
+        let found = ended(EndCause::HostLost, Some(Exit::Signal(15)));
+        let decision = decide(RunPhase::Running, Some(StopMode::Graceful), &found, OnHostLoss::End);
+        let Decision::End(ending) = decision else { panic!("{decision:?}") };
+        assert_eq!((ending.kind, ending.reason), (EndKind::Stopped, Some(ReasonCode::StoppedByUser)));
     }
 
     #[test]

@@ -1,10 +1,9 @@
 //! The runs that one process holds: pure bookkeeping, without clock, lock or I/O.
 //!
-//! The registry decides how many more runs may be taken and whose lease is due; the runner acts.
+//! The registry decides how many more runs may be taken and which orders are new; the runner acts.
 
 use std::collections::HashMap;
 
-use jiff::{SignedDuration, Timestamp};
 use session_core::run::{Fence, StopMode};
 use session_core::{RunId, SessionId};
 
@@ -12,7 +11,6 @@ use session_core::{RunId, SessionId};
 #[derive(Debug)]
 pub struct Registry<H> {
     capacity: usize,
-    lease: SignedDuration,
     held: HashMap<RunId, Held<H>>,
 }
 
@@ -25,15 +23,14 @@ pub struct Held<H> {
     pub session: SessionId,
     /// Whatever executes it.
     pub handle: H,
-    renew_at: Timestamp,
     stop: Option<StopMode>,
 }
 
 impl<H> Registry<H> {
-    /// An empty registry for `capacity` runs at once. Leases are renewed when a third of them has passed.
+    /// An empty registry for `capacity` runs at once.
     #[must_use]
-    pub fn new(capacity: usize, lease: SignedDuration) -> Self {
-        Self { capacity, lease, held: HashMap::new() }
+    pub fn new(capacity: usize) -> Self {
+        Self { capacity, held: HashMap::new() }
     }
 
     /// How many more runs may be taken.
@@ -55,14 +52,13 @@ impl<H> Registry<H> {
     }
 
     /// Holds a run from now on. Adopted runs may exceed the capacity: they were there before.
-    pub fn hold(&mut self, fence: Fence, session: SessionId, handle: H, now: Timestamp) {
-        let renew_at = self.renewal(now);
-        self.held.insert(fence.run, Held { fence, session, handle, renew_at, stop: None });
+    pub fn hold(&mut self, fence: Fence, session: SessionId, handle: H) {
+        self.held.insert(fence.run, Held { fence, session, handle, stop: None });
     }
 
-    /// Lets go of a run that is over.
-    pub fn release(&mut self, run: RunId) -> Option<Held<H>> {
-        self.held.remove(&run)
+    /// Lets go of a claim that is over. A later claim on the same run stays.
+    pub fn release(&mut self, fence: Fence) -> Option<Held<H>> {
+        if self.held.get(&fence.run)?.fence == fence { self.held.remove(&fence.run) } else { None }
     }
 
     /// Every run that is held.
@@ -70,21 +66,10 @@ impl<H> Registry<H> {
         self.held.values()
     }
 
-    /// The claims to renew now; each is due again after a third of the lease.
-    pub fn due(&mut self, now: Timestamp) -> Vec<Fence> {
-        let next = self.renewal(now);
-        let due = self.held.values_mut().filter(|held| held.renew_at <= now);
-        due.map(|held| {
-            held.renew_at = next;
-            held.fence
-        })
-        .collect()
-    }
-
-    /// When the next renewal is due.
+    /// The claims to keep alive.
     #[must_use]
-    pub fn next_deadline(&self) -> Option<Timestamp> {
-        self.held.values().map(|held| held.renew_at).min()
+    pub fn fences(&self) -> Vec<Fence> {
+        self.held.values().map(|held| held.fence).collect()
     }
 
     /// Notes an order to stop. The handle comes back only when the order is new or harder than the one before,
@@ -97,10 +82,6 @@ impl<H> Registry<H> {
         held.stop = Some(mode);
         Some(&held.handle)
     }
-
-    fn renewal(&self, now: Timestamp) -> Timestamp {
-        now.saturating_add(self.lease / 3).unwrap_or(Timestamp::MAX)
-    }
 }
 
 #[cfg(test)]
@@ -110,43 +91,38 @@ mod tests {
 
     use super::*;
 
-    fn at(second: i64) -> Timestamp {
-        Timestamp::from_second(second).unwrap()
-    }
-
     #[test]
     fn capacity_counts_what_is_held() {
         let (env, _clock) = testing::env();
-        let mut registry = Registry::new(1, SignedDuration::from_secs(60));
+        let mut registry = Registry::new(1);
         let fence = Fence { run: env.run_id(), epoch: Epoch(1) };
-        registry.hold(fence, env.session_id(), (), at(0));
+        registry.hold(fence, env.session_id(), ());
         assert_eq!((registry.free(), registry.len()), (0, 1));
-        registry.hold(Fence { run: env.run_id(), epoch: Epoch(1) }, env.session_id(), (), at(0));
+        registry.hold(Fence { run: env.run_id(), epoch: Epoch(1) }, env.session_id(), ());
         assert_eq!(registry.free(), 0, "adopted runs may exceed the capacity");
-        assert!(registry.release(fence.run).is_some());
-        assert!(registry.release(fence.run).is_none());
+        assert!(registry.release(fence).is_some());
+        assert!(registry.release(fence).is_none());
     }
 
     #[test]
-    fn leases_are_renewed_after_a_third() {
+    fn the_end_of_an_old_claim_leaves_the_new_one() {
         let (env, _clock) = testing::env();
-        let mut registry = Registry::new(2, SignedDuration::from_secs(60));
-        let fence = Fence { run: env.run_id(), epoch: Epoch(3) };
-        assert_eq!(registry.next_deadline(), None);
-        registry.hold(fence, env.session_id(), (), at(0));
-        assert_eq!(registry.next_deadline(), Some(at(20)));
-        assert!(registry.due(at(19)).is_empty());
-        assert_eq!(registry.due(at(20)), [fence]);
-        assert!(registry.due(at(20)).is_empty());
-        assert_eq!(registry.next_deadline(), Some(at(40)));
+        let mut registry = Registry::new(1);
+        let old = Fence { run: env.run_id(), epoch: Epoch(1) };
+        let new = Fence { epoch: Epoch(2), ..old };
+        registry.hold(old, env.session_id(), "old");
+        registry.hold(new, env.session_id(), "new");
+        assert!(registry.release(old).is_none());
+        assert_eq!(registry.fences(), [new]);
+        assert_eq!(registry.release(new).map(|held| held.handle), Some("new"));
     }
 
     #[test]
     fn orders_are_passed_on_once_and_only_harden() {
         let (env, _clock) = testing::env();
-        let mut registry = Registry::new(2, SignedDuration::from_secs(60));
+        let mut registry = Registry::new(2);
         let fence = Fence { run: env.run_id(), epoch: Epoch(1) };
-        registry.hold(fence, env.session_id(), "handle", at(0));
+        registry.hold(fence, env.session_id(), "handle");
         assert_eq!(registry.order(fence.run, StopMode::Graceful), Some(&"handle"));
         assert_eq!(registry.order(fence.run, StopMode::Graceful), None);
         assert_eq!(registry.order(fence.run, StopMode::Kill), Some(&"handle"));

@@ -61,8 +61,13 @@ pub async fn recover(
                 result.adopted.push(Adopted { claimed: ClaimedRun { session: left.session, run }, keeper });
             }
             (Decision::Requeue, _) => coordinator.give_back(run.id, profile.id).await?,
-            (Decision::End(_), KeeperState::Ended(outcome)) => {
-                result.ended.push(left.end(run, outcome::ending(&outcome), outcome::result(&outcome)).await?);
+            (Decision::End(ending), KeeperState::Ended(outcome)) => {
+                // What could not even be started says so itself.
+                let ending = match &outcome {
+                    RunOutcome::SpawnFailed(_) => outcome::ending(&outcome),
+                    RunOutcome::Ended(_) => ending,
+                };
+                result.ended.push(left.end(run, ending, outcome::result(&outcome)).await?);
             }
             (Decision::EndThen(ending) | Decision::End(ending), state) => {
                 result.ended.push(left.end_processes(run, state, ending).await?);

@@ -41,8 +41,8 @@ pub struct RunnerOptions {
     pub on_host_loss: OnHostLoss,
     /// The program that keeps each run.
     pub keeper: KeeperProgram,
-    /// How often claims that ran out are looked for.
-    pub reap_every: Duration,
+    /// How often claims are renewed, and those that ran out are looked for: at most a third of the lease.
+    pub renew_every: Duration,
 }
 
 /// After a failed look into the queue, the next one comes after this long.
@@ -59,9 +59,11 @@ pub struct Runner {
     progress: Progress,
     registry: Registry<mpsc::Sender<Order>>,
     executions: JoinSet<()>,
-    /// Which run each task executes.
-    tasks: HashMap<task::Id, RunId>,
+    /// Which claim each task executes.
+    tasks: HashMap<task::Id, Fence>,
     retry_at: Option<Instant>,
+    /// The last look into the queue failed: said once, not at each try.
+    queue_failed: bool,
 }
 
 impl Runner {
@@ -73,7 +75,7 @@ impl Runner {
         profile: RunnerProfile,
         options: RunnerOptions,
     ) -> Self {
-        let registry = Registry::new(options.runs_at_once, coordinator.lease());
+        let registry = Registry::new(options.runs_at_once);
         Self {
             coordinator,
             layout,
@@ -84,6 +86,7 @@ impl Runner {
             executions: JoinSet::new(),
             tasks: HashMap::new(),
             retry_at: None,
+            queue_failed: false,
         }
     }
 
@@ -98,8 +101,8 @@ impl Runner {
     pub async fn run(mut self, recovery: Recovery, stop: CancellationToken) {
         let mut queue = self.coordinator.listen(Topic::Queue);
         let mut orders = self.coordinator.listen(Topic::Runner(self.id()));
-        let mut reap = interval_at(Instant::now() + self.options.reap_every, self.options.reap_every);
-        reap.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut renewal = interval_at(Instant::now() + self.options.renew_every, self.options.renew_every);
+        renewal.set_missed_tick_behavior(MissedTickBehavior::Delay);
         for adopted in recovery.adopted {
             self.begin(adopted.claimed, Start::Adopted(Box::new(adopted.keeper)));
         }
@@ -110,7 +113,6 @@ impl Runner {
             } else if self.executions.is_empty() {
                 return;
             }
-            let renewal = self.renewal();
             tokio::select! {
                 () = stop.cancelled(), if !leaving => {
                     leaving = true;
@@ -119,9 +121,8 @@ impl Runner {
                 Some(ended) = self.executions.join_next_with_id(), if !self.executions.is_empty() => self.ended(ended),
                 () = queue.woken(), if !leaving => {}
                 () = orders.woken() => self.pass_orders().await,
-                () = at(renewal) => self.renew().await,
                 () = at(self.retry_at), if !leaving => self.retry_at = None,
-                _ = reap.tick() => self.reap().await,
+                _ = renewal.tick() => self.keep_claims().await,
             }
         }
     }
@@ -134,10 +135,18 @@ impl Runner {
     async fn claim(&mut self) {
         while self.registry.free() > 0 && self.retry_at.is_none() {
             match self.coordinator.claim(&self.profile).await {
-                Ok(Some(claimed)) => self.begin(claimed, Start::Fresh),
-                Ok(None) => return,
+                Ok(Some(claimed)) => {
+                    self.queue_failed = false;
+                    self.begin(claimed, Start::Fresh);
+                }
+                Ok(None) => {
+                    self.queue_failed = false;
+                    return;
+                }
                 Err(error) => {
-                    tracing::debug!(error = &error as &dyn std::error::Error, "the queue cannot be read");
+                    if !std::mem::replace(&mut self.queue_failed, true) {
+                        tracing::warn!(error = &error as &dyn std::error::Error, "the queue cannot be read");
+                    }
                     self.retry_at = Some(Instant::now() + RETRY_AFTER);
                 }
             }
@@ -147,7 +156,7 @@ impl Runner {
     fn begin(&mut self, claimed: ClaimedRun, start: Start) {
         let (sender, orders) = mpsc::channel(ORDERS_MAX);
         let (fence, session): (Fence, SessionId) = (claimed.run.fence(), claimed.session.id);
-        self.registry.hold(fence, session, sender, self.coordinator.env().now());
+        self.registry.hold(fence, session, sender);
         self.progress.begin(fence.run);
         let execution = Execution {
             coordinator: self.coordinator.clone(),
@@ -160,7 +169,7 @@ impl Runner {
             run: claimed.run,
         };
         let task = self.executions.spawn(execution.execute(start));
-        self.tasks.insert(task.id(), fence.run);
+        self.tasks.insert(task.id(), fence);
     }
 
     fn ended(&mut self, ended: Result<(task::Id, ()), task::JoinError>) {
@@ -172,20 +181,18 @@ impl Runner {
                 error.id()
             }
         };
-        if let Some(run) = self.tasks.remove(&id) {
-            self.registry.release(run);
-            self.progress.end(run);
+        if let Some(fence) = self.tasks.remove(&id)
+            && self.registry.release(fence).is_some()
+        {
+            self.progress.end(fence.run);
         }
     }
 
-    fn renewal(&self) -> Option<Instant> {
-        let deadline = self.registry.next_deadline()?;
-        let wait = deadline.duration_since(self.coordinator.env().now());
-        Some(Instant::now() + Duration::try_from(wait).unwrap_or_default())
-    }
-
-    async fn renew(&mut self) {
-        for fence in self.registry.due(self.coordinator.env().now()) {
+    /// Renews what is held, and only then looks for claims that ran out: after a pause of the machine, or a step of
+    /// its clock, our own would be among them.
+    async fn keep_claims(&mut self) {
+        let mut renewed = true;
+        for fence in self.registry.fences() {
             match self.coordinator.renew(fence).await {
                 Ok(Directive::Continue) => {}
                 Ok(Directive::Stop(mode)) => self.order(fence.run, mode),
@@ -194,6 +201,7 @@ impl Runner {
                     self.order(fence.run, StopMode::Kill);
                 }
                 Err(error) => {
+                    renewed = false;
                     tracing::warn!(
                         run = %fence.run,
                         error = &error as &dyn std::error::Error,
@@ -201,6 +209,9 @@ impl Runner {
                     );
                 }
             }
+        }
+        if renewed {
+            self.reap().await;
         }
     }
 

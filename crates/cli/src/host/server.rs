@@ -198,6 +198,6 @@ fn options(context: &Context) -> RunnerOptions {
             arguments: vec![crate::KEEPER.into()],
             stderr: Some(context.paths.host_log()),
         },
-        reap_every: Duration::from_secs(15),
+        renew_every: Duration::from_secs(15),
     }
 }

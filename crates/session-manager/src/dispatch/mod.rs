@@ -26,9 +26,9 @@ pub struct DispatchOptions {
 }
 
 impl Default for DispatchOptions {
-    /// A lease of one minute.
+    /// A minute, and half a minute by which the clocks of hosts that share a store may differ.
     fn default() -> Self {
-        Self { lease: SignedDuration::from_mins(1) }
+        Self { lease: SignedDuration::from_secs(90) }
     }
 }
 
@@ -158,7 +158,8 @@ impl Coordinator {
         self.store.transition(session, trigger, self.env.now()).await
     }
 
-    /// Deals with claims that ran out, everything that is due.
+    /// Deals with claims that ran out, everything that is due. What this host holds is to be renewed before: after
+    /// a pause of the machine everything looks as if it had run out.
     pub async fn reap(&self) -> StoreResult<Vec<Run>> {
         const BATCH: u32 = 100;
         let mut reaped = Vec::new();

@@ -4,11 +4,11 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use session_core::ManagedSession;
 use session_core::error::StoreError;
 use session_core::event::Payload;
 use session_core::ports::RunProgress;
 use session_core::run::{EndKind, Ending, Fence, ReasonCode, Run, StopMode};
+use session_core::{ManagedSession, RunPhase};
 use session_manager::Coordinator;
 use session_manager::recovery::{self, OnHostLoss};
 use tokio::sync::mpsc;
@@ -28,6 +28,8 @@ use crate::workspace::{
 /// Before what the store could not take is sent again: at first, and at the most.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_LAST: Duration = Duration::from_secs(5);
+/// How long the end of a tree that was killed is waited for.
+const END_BOUND: Duration = Duration::from_secs(40);
 
 /// One run, from its claim to its end.
 pub(crate) struct Execution {
@@ -76,11 +78,8 @@ impl Execution {
     }
 
     async fn fresh(&mut self) -> Came {
-        if let Some(ending) = self.ordered_before_start() {
-            return Came::ToEnd(ending, None);
-        }
-        if !self.advance(RunProgress::Starting).await {
-            return Came::ToNothing;
+        if let Err(came) = self.advance(RunProgress::Starting).await {
+            return came;
         }
         let workspace = match self.workspace().await {
             Ok(workspace) => workspace,
@@ -90,44 +89,40 @@ impl Execution {
             Ok(spec) => spec,
             Err(ending) => return Came::ToEnd(ending, None),
         };
+        if let Ok(order) = self.orders.try_recv() {
+            return before_start(order);
+        }
         let supervised = match Supervised::start(&self.options.keeper, &spec).await {
             Ok(supervised) => supervised,
             Err(error) => return Came::ToEnd(not_started(error), None),
         };
-        if !self.advance(RunProgress::Running).await {
-            // Dropped, the keeper loses its host and ends the tree.
-            return Came::ToNothing;
+        if let Err(came) = self.advance(RunProgress::Running).await {
+            end_now(supervised).await;
+            return came;
         }
         outcome::record(&self.directory(), &self.session, &self.run, self.coordinator.env().now());
         self.supervise(supervised).await
     }
 
-    /// The order that came before anything was started, as an ending.
-    fn ordered_before_start(&mut self) -> Option<Ending> {
-        match self.orders.try_recv().ok()? {
-            Order::Stop(_) => Some(recovery::stopped(None)),
-            Order::HostEnds | Order::Leave => Some(recovery::lost("its host ended before it began")),
-        }
-    }
-
     /// Watches the run until its tree has ended, and passes orders on.
     async fn supervise(&mut self, mut supervised: Supervised) -> Came {
         let control = supervised.control();
-        let mut host_ends = false;
+        let (mut host_ends, mut stop_ordered) = (false, false);
         loop {
             tokio::select! {
                 report = supervised.next_report() => match report {
                     Ok(Some(RunReport::Progress(progress))) => self.progress.line(self.run.id, progress.last_line),
                     Ok(Some(RunReport::Ended(end))) => {
                         self.progress.line(self.run.id, end.output.last_line.clone());
-                        return over(end, host_ends);
+                        return over(end, host_ends && !stop_ordered);
                     }
                     Ok(Some(RunReport::KeeperLost(orphans))) => {
                         return Came::ToEnd(outcome::keeper_lost(orphans), None);
                     }
                     Ok(None) => return Came::ToEnd(recovery::lost("its end was not reported"), None),
                     Err(error) => {
-                        let what = format!("its keeper cannot be heard any more ({error})");
+                        end_now(supervised).await;
+                        let what = format!("its keeper could not be heard any more ({error})");
                         return Came::ToEnd(recovery::lost(&what), None);
                     }
                 },
@@ -137,7 +132,10 @@ impl Execution {
                         host_ends = true;
                         pass_on(control.stop(None));
                     }
-                    Order::Stop(mode) => self.pass_stop(&control, mode),
+                    Order::Stop(mode) => {
+                        stop_ordered = true;
+                        self.pass_stop(&control, mode);
+                    }
                 },
             }
         }
@@ -152,6 +150,19 @@ impl Execution {
 
     /// Watches a run whose keeper has no pipe to this host: its record says how it ended.
     async fn adopted(&mut self, keeper: &LivingKeeper) -> Came {
+        // Its host may have gone before it could say how far the run had come.
+        for to in [RunProgress::Starting, RunProgress::Running] {
+            let wanted = match to {
+                RunProgress::Starting => RunPhase::Claimed,
+                RunProgress::Running => RunPhase::Starting,
+            };
+            if self.run.state.phase() == wanted
+                && let Err(came) = self.advance(to).await
+            {
+                pass_on(keeper.kill());
+                return came;
+            }
+        }
         loop {
             tokio::select! {
                 state = keeper.wait() => return match state {
@@ -234,22 +245,26 @@ impl Execution {
         self.layout.session(self.session.id)
     }
 
-    /// Says how far the run is; `false` if it is not ours any more.
-    async fn advance(&mut self, to: RunProgress) -> bool {
+    /// Says how far the run is. If that cannot be said because an order came, or because the run is not ours any
+    /// more, what it came to comes back.
+    async fn advance(&mut self, to: RunProgress) -> Result<(), Came> {
         let mut wait = RETRY_FIRST;
         loop {
             match self.coordinator.advance(self.fence, to).await {
                 Ok(run) => {
                     self.run = run;
-                    return true;
+                    return Ok(());
                 }
                 Err(error) if is_passing(&error) => self.held_up(&error, wait),
                 Err(error) => {
                     self.complain(&error, "the run belongs to another claim");
-                    return false;
+                    return Err(Came::ToNothing);
                 }
             }
-            wait = pause(wait).await;
+            tokio::select! {
+                next = pause(wait) => wait = next,
+                order = next_order(&mut self.orders) => return Err(before_start(order)),
+            }
         }
     }
 
@@ -292,14 +307,33 @@ impl Execution {
     }
 }
 
+/// What a run comes to by an order that came before it ran.
+fn before_start(order: Order) -> Came {
+    match order {
+        Order::Stop(_) => Came::ToEnd(recovery::stopped(None), None),
+        Order::HostEnds => Came::ToEnd(recovery::lost("its host ended before it ran"), None),
+        // It stays claimed; the next host goes on with it.
+        Order::Leave => Came::ToNothing,
+    }
+}
+
 /// A run that ended because its host left was not stopped by anybody: it is lost, and can be resumed.
-fn over(end: RunEnd, host_ends: bool) -> Came {
-    let left_behind = host_ends && end.cause == protocol::EndCause::Stopped;
+fn over(end: RunEnd, left_behind: bool) -> Came {
+    let stopped = end.cause == protocol::EndCause::Stopped;
     let outcome = RunOutcome::Ended(end);
-    if left_behind {
+    if left_behind && stopped {
         return Came::ToEnd(recovery::lost("its host ended"), outcome::result(&outcome));
     }
     Came::to(&outcome)
+}
+
+/// Ends a tree that nobody is to watch any more, whatever its keeper would do about a lost host.
+async fn end_now(mut supervised: Supervised) {
+    pass_on(supervised.control().kill());
+    let ended = async { while let Ok(Some(_)) = supervised.next_report().await {} };
+    if tokio::time::timeout(END_BOUND, ended).await.is_err() {
+        tracing::warn!("a keeper does not end its tree");
+    }
 }
 
 /// Whether trying again may help.
