@@ -12,7 +12,7 @@ use session_core::run::{Lease, Run, RunPhase};
 use session_core::session::ManagedSession;
 use session_core::{StoreError, StoreResult, record};
 
-use crate::conn::{Arg, Args, Sql};
+use crate::conn::{Arg, Args, Conn, Sql};
 use crate::error::{DatabaseError, Failure, broken, failed};
 use crate::rows::{RunRow, SessionRow, TextRow, place_key};
 use crate::runs::until;
@@ -33,15 +33,26 @@ row! {
 /// A run that could be claimed, with its session.
 type Candidate = (CandidateRow, ManagedSession);
 
-/// What makes a run claimable, apart from its place: the order of a crew is checked by index, the project directory
-/// only where the runner serves some.
-macro_rules! claimable {
-    ($served:literal) => {
+/// What makes a run claimable, apart from its place and its crew. The project directory counts only where the runner
+/// serves some.
+macro_rules! ready {
+    ($executor:literal, $served:literal) => {
         concat!(
-            "r.phase = 'pending' AND r.waiting_for = 0 AND r.executor = $3 \
-             AND ($4 IS NULL OR r.project_dir IS NULL OR r.project_dir ",
+            "r.phase = 'pending' AND r.waiting_for = 0 AND r.executor = ",
+            $executor,
+            " AND ($4 IS NULL OR r.project_dir IS NULL OR r.project_dir ",
             $served,
-            ") AND (r.crew_id IS NULL OR NOT EXISTS (SELECT 1 FROM crews c WHERE c.id = r.crew_id AND c.at_once <= \
+            ") "
+        )
+    };
+}
+
+/// What makes a run claimable, apart from its place: its crew, too, has room for it, which an index tells.
+macro_rules! claimable {
+    ($executor:literal, $served:literal) => {
+        concat!(
+            ready!($executor, $served),
+            "AND (r.crew_id IS NULL OR NOT EXISTS (SELECT 1 FROM crews c WHERE c.id = r.crew_id AND c.at_once <= \
              (SELECT count(*) FROM runs x \
              WHERE x.crew_id = c.id AND x.phase IN ('claimed', 'starting', 'running')))) "
         )
@@ -49,13 +60,13 @@ macro_rules! claimable {
 }
 
 macro_rules! probe {
-    ($place:literal, $name:literal, $served:literal) => {
+    ($place:literal, $name:literal, $condition:expr) => {
         concat!(
             "SELECT * FROM (SELECT r.id, r.session_id, r.crew_id, r.place_key, r.executor, r.priority, r.position \
              FROM runs r WHERE r.place_key = ",
             $place,
             " AND ",
-            claimable!($served),
+            $condition,
             "ORDER BY r.priority DESC, r.position LIMIT 1) ",
             $name
         )
@@ -63,15 +74,22 @@ macro_rules! probe {
 }
 
 macro_rules! probes {
-    ($served:literal) => {
+    ($condition:expr) => {
         concat!(
-            probe!("$1", "own", $served),
+            probe!("$1", "own", $condition),
             " UNION ALL ",
-            probe!("$2", "here", $served),
+            probe!("$2", "here", $condition),
             " UNION ALL ",
-            probe!("''", "anywhere", $served),
+            probe!("''", "anywhere", $condition),
             " ORDER BY 6 DESC, 7 LIMIT 1"
         )
+    };
+}
+
+/// What the event of a claim says, as `record::run_state` says it.
+macro_rules! claimed_payload {
+    () => {
+        r#"{"from":"pending","to":"claimed"}"#
     };
 }
 
@@ -88,8 +106,11 @@ macro_rules! with_session {
 }
 
 pub(crate) const PROBE: Sql = Sql::Each {
-    sqlite: with_session!(probes!("IN (SELECT value FROM json_each($4))")),
-    postgres: with_session!(probes!("= ANY (ARRAY(SELECT json_array_elements_text($4::json)))")),
+    sqlite: with_session!(probes!(claimable!("$3", "IN (SELECT value FROM json_each($4))"))),
+    postgres: with_session!(probes!(claimable!(
+        "$3",
+        "= ANY (ARRAY(SELECT json_array_elements_text($4::json)))"
+    ))),
 };
 
 /// The first at one place that nobody else is about to take. The session's row is its run's lock; the run's row is
@@ -98,8 +119,36 @@ const FREE: Sql = Sql::Both(concat!(
     "SELECT r.id, r.crew_id, r.place_key, r.executor, r.priority, r.position, ",
     session_columns!("s."),
     " FROM runs r JOIN sessions s ON s.id = r.session_id WHERE r.place_key = $1 AND $2 IS NOT NULL AND ",
-    claimable!("= ANY (ARRAY(SELECT json_array_elements_text($4::json)))"),
+    claimable!("$3", "= ANY (ARRAY(SELECT json_array_elements_text($4::json)))"),
     "ORDER BY r.priority DESC, r.position LIMIT 1 FOR NO KEY UPDATE OF s, r SKIP LOCKED"
+));
+
+/// PostgreSQL: the whole claim in one statement that is its own transaction: the best of the places, the first there
+/// that nobody else is about to take, its claim, its event, and the word to other processes. Crews are left out: they
+/// are counted under their lock, and the plan would be twice as large. The number of the event may be taken, because
+/// the statement does not see what was committed since it began: then the index refuses it, and nothing has happened.
+const AT_ONCE: Sql = sql!(concat!(
+    "WITH best AS MATERIALIZED (SELECT p.place_key, p.executor \
+     FROM json_array_elements_text($3::json) AS x(executor) CROSS JOIN LATERAL (",
+    probes!(ready!("x.executor", "= ANY (ARRAY(SELECT json_array_elements_text($4::json)))")),
+    ") p ORDER BY p.priority DESC, p.position LIMIT 1), \
+     free AS MATERIALIZED (SELECT r.id AS run, r.crew_id AS crew, ",
+    session_columns!("s."),
+    " FROM runs r JOIN sessions s ON s.id = r.session_id WHERE r.place_key = (SELECT b.place_key FROM best b) AND ",
+    ready!("(SELECT b.executor FROM best b)", "= ANY (ARRAY(SELECT json_array_elements_text($4::json)))"),
+    "ORDER BY r.priority DESC, r.position LIMIT 1 FOR NO KEY UPDATE OF s, r SKIP LOCKED), \
+     claimed AS (UPDATE runs r SET phase = 'claimed', epoch = r.epoch + 1, runner_id = $5, lease_until_ms = $6 \
+     FROM free f WHERE r.id = f.run AND f.crew IS NULL AND r.phase = 'pending' RETURNING ",
+    run_columns!("r."),
+    "), logged AS (INSERT INTO events (session_id, seq, at_ms, run_id, kind, payload) \
+     SELECT c.session_id, (SELECT coalesce(max(e.seq), 0) + 1 FROM events e WHERE e.session_id = c.session_id), \
+     $7, c.id, 'run.state', '",
+    claimed_payload!(),
+    "' FROM claimed c) SELECT ",
+    run_columns!("c."),
+    ", ",
+    session_columns!("f."),
+    ", pg_notify('roomette', c.session_id) FROM claimed c CROSS JOIN free f"
 ));
 
 const LOCK_CREW: Sql = sql!("SELECT id FROM crews WHERE id = $1 FOR UPDATE");
@@ -121,7 +170,7 @@ pub(crate) async fn claim(
     lease: SignedDuration,
     now: Timestamp,
 ) -> StoreResult<Option<ClaimedRun>> {
-    let Some(best) = best(tx, runner).await? else { return Ok(None) };
+    let Some(best) = best(&mut tx.conn, runner).await? else { return Ok(None) };
     let (chosen, session) = if tx.conn.is_postgres() { secured(tx, runner, best).await? } else { best };
     let lease = Lease { runner: runner.id, until: until(lease, now) };
     let claimed = tx.write_rows::<RunRow>(&CLAIM, args![chosen.id, lease.runner, lease.until]).await?;
@@ -135,11 +184,45 @@ pub(crate) async fn claim(
     Ok(Some(ClaimedRun { session, run }))
 }
 
+/// What one statement made of a claim on PostgreSQL.
+pub(crate) enum AtOnce {
+    Claimed(Box<ClaimedRun>),
+    /// There is nothing for this runner.
+    Nothing,
+    /// It takes a transaction: the first run is of a crew, or others hold all that is there, or came in between.
+    Undecided,
+}
+
+/// PostgreSQL: claims in one statement, outside a transaction. Whoever calls this wakes those who listen here.
+pub(crate) async fn at_once(
+    conn: &mut Conn<'_>,
+    runner: &RunnerProfile,
+    lease: SignedDuration,
+    now: Timestamp,
+) -> StoreResult<AtOnce> {
+    let [own, here] = places(runner);
+    let executors = Arg::list(&runner.executors);
+    let values = [own.into(), here.into(), executors, served(runner)];
+    let values = values.into_iter().chain(args![runner.id, until(lease, now), now]).collect();
+    match conn.try_rows::<(RunRow, SessionRow)>(&AT_ONCE, values).await {
+        Ok(rows) => match rows.into_iter().next() {
+            Some((run, session)) => {
+                let (run, session) = (run.value()?, session.value()?);
+                Ok(AtOnce::Claimed(Box::new(ClaimedRun { session, run })))
+            }
+            None if best(conn, runner).await?.is_none() => Ok(AtOnce::Nothing),
+            None => Ok(AtOnce::Undecided),
+        },
+        Err(error) if error.is_retriable() || error.kind == Failure::Unique => Ok(AtOnce::Undecided),
+        Err(error) => Err(failed(error)),
+    }
+}
+
 /// The best run of all that this runner may take, as things stand.
-async fn best(tx: &mut Tx<'_>, runner: &RunnerProfile) -> StoreResult<Option<Candidate>> {
+async fn best(conn: &mut Conn<'_>, runner: &RunnerProfile) -> StoreResult<Option<Candidate>> {
     let mut best: Option<(CandidateRow, SessionRow)> = None;
     for executor in &runner.executors {
-        let found = tx.conn.row(&PROBE, probe_args(runner, executor.as_str())).await?;
+        let found = conn.row(&PROBE, probe_args(runner, executor.as_str())).await?;
         best =
             [best, found].into_iter().flatten().min_by_key(|(run, _)| (Reverse(run.priority), run.position));
     }
@@ -148,9 +231,13 @@ async fn best(tx: &mut Tx<'_>, runner: &RunnerProfile) -> StoreResult<Option<Can
 
 /// The parameters of [`PROBE`].
 pub(crate) fn probe_args(runner: &RunnerProfile, executor: &str) -> Args {
-    let own = place_key(&Place::Runner(runner.id));
-    let here = place_key(&Place::Hostname(runner.hostname.clone()));
+    let [own, here] = places(runner);
     args![own, here, executor].into_iter().chain([served(runner)]).collect()
+}
+
+/// The places that only some runners take from: its own and its machine's.
+fn places(runner: &RunnerProfile) -> [String; 2] {
+    [Place::Runner(runner.id), Place::Hostname(runner.hostname.clone())].map(|place| place_key(&place))
 }
 
 fn served(runner: &RunnerProfile) -> Arg {
@@ -179,4 +266,16 @@ async fn secured(tx: &mut Tx<'_>, runner: &RunnerProfile, best: Candidate) -> St
 /// Somebody was faster: the whole claim is tried again.
 fn again() -> StoreError {
     failed(DatabaseError::plain(Failure::Serialization, "another claim was faster"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_statement_records_what_the_program_would() {
+        let (env, _) = session_core::testing::env();
+        let event = record::run_state(env.run_id(), Some(RunPhase::Pending), RunPhase::Claimed, None);
+        assert_eq!((event.kind.as_str(), event.payload.as_str()), ("run.state", claimed_payload!()));
+    }
 }

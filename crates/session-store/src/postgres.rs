@@ -4,6 +4,8 @@
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Duration;
 
+use jiff::{SignedDuration, Timestamp};
+use session_core::affinity::RunnerProfile;
 use session_core::ports::{Appended, Author};
 use session_core::wake::{Topic, WakeHub};
 use session_core::{StoreError, StoreResult};
@@ -13,6 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::claim::{self, AtOnce};
 use crate::conn::{Arg, Conn, Sql};
 use crate::error::{DatabaseError, database_error, failed};
 use crate::events;
@@ -145,6 +148,22 @@ async fn append_once(
     transaction.commit().await.map_err(failed)?;
     wake(hub, wakes);
     Ok(answers)
+}
+
+/// Claims a run in one statement, where that decides it.
+pub(crate) async fn claim(
+    pool: &PgPool,
+    hub: &WakeHub,
+    runner: &RunnerProfile,
+    lease: SignedDuration,
+    now: Timestamp,
+) -> StoreResult<AtOnce> {
+    let mut connection = pool.acquire().await.map_err(failed)?;
+    let outcome = claim::at_once(&mut Conn::Postgres(&mut connection), runner, lease, now).await?;
+    if let AtOnce::Claimed(claimed) = &outcome {
+        hub.wake(Topic::Session(claimed.session.id));
+    }
+    Ok(outcome)
 }
 
 /// Makes a change in a transaction of its own.

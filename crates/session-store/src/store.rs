@@ -22,6 +22,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use crate::claim::AtOnce;
 use crate::conn::{Pool, Pooled};
 use crate::identity::{self, Looked};
 use crate::migrate::MIGRATIONS;
@@ -272,6 +273,13 @@ impl RunStore for SqlStore {
         lease: SignedDuration,
         now: Timestamp,
     ) -> StoreResult<Option<ClaimedRun>> {
+        if let (Writing::Pool(_), Pool::Postgres(pool)) = (&self.inner.writing, &self.inner.pool) {
+            match postgres::claim(pool, &self.inner.hub, runner, lease, now).await? {
+                AtOnce::Claimed(claimed) => return Ok(Some(*claimed)),
+                AtOnce::Nothing => return Ok(None),
+                AtOnce::Undecided => {}
+            }
+        }
         let runner = runner.clone();
         change!(self, [runner], tx => claim::claim(tx, &runner, lease, now)).await
     }
