@@ -35,13 +35,15 @@ const CHECKPOINT_PAGES: &str = "2000";
 const PAGE_BYTES: u64 = 4_096;
 
 /// Every statement goes by an index, for few rows. What the server believes about the size of a table, which may be
-/// minutes old, must not talk it into walking over one; and compiling a plan takes longer than running it.
-const PLANNER: [(&str, &str); 5] = [
+/// minutes old, must not talk it into walking over one; compiling a plan takes longer than running it, and so does
+/// making one anew for each set of values.
+const PLANNER: [(&str, &str); 6] = [
     ("enable_seqscan", "off"),
     ("enable_hashjoin", "off"),
     ("enable_mergejoin", "off"),
     ("enable_bitmapscan", "off"),
     ("jit", "off"),
+    ("plan_cache_mode", "force_generic_plan"),
 ];
 
 /// How long to wait before the change to write-ahead logging is tried again: SQLite itself does not wait there.
