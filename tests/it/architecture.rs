@@ -60,7 +60,7 @@ const EDGES: &[Row] = &[
         name: "roomette",
         ours: "session-core session-manager session-runner session-store",
         outside: "camino clap clap_complete comfy-table futures-util indicatif jiff rustix serde serde_json \
-                  tempfile tokio tokio-util toml tracing tracing-subscriber",
+                  tempfile tokio tokio-util toml tracing tracing-subscriber unicode-width",
         dev: "",
         build: "",
     },

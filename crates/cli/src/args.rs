@@ -5,6 +5,8 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use jiff::SignedDuration;
 
+use crate::duration;
+
 /// A host for AI agent sessions: each in a room of its own.
 ///
 /// Every session has a stable id, its own workspace and its own log, survives a crash of the host, and is
@@ -81,7 +83,7 @@ pub struct RunArgs {
           value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub count: u32,
     /// Run the tasks of a crew file.
-    #[arg(long, short, value_name = "CREW.TOML", conflicts_with = "argv", required_unless_present = "argv")]
+    #[arg(long, short, value_name = "CREW.TOML", conflicts_with = "argv")]
     pub file: Option<Utf8PathBuf>,
     /// How many run at once; default: as many as the host takes.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -127,7 +129,7 @@ pub struct TaskArgs {
     #[arg(long, short, value_name = "NAME[=VALUE]")]
     pub env: Vec<String>,
     /// The longest wall time, such as `90s` or `1h 30m`.
-    #[arg(long, value_name = "DURATION")]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = duration::parse)]
     pub timeout: Option<SignedDuration>,
 }
 
@@ -209,7 +211,7 @@ pub struct WaitArgs {
     #[arg(required = true)]
     pub sessions: Vec<String>,
     /// Give up after this long, with exit code 3.
-    #[arg(long, value_name = "DURATION")]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = duration::parse)]
     pub timeout: Option<SignedDuration>,
 }
 
@@ -269,7 +271,7 @@ pub struct CleanupArgs {
     /// Only these sessions'; default: all.
     pub sessions: Vec<String>,
     /// Whose last run ended at least so long ago (also `cleanup.older_than`).
-    #[arg(long, value_name = "DURATION")]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = duration::parse)]
     pub older_than: Option<SignedDuration>,
     /// Also worktrees with work that is nowhere else.
     #[arg(long)]
@@ -330,7 +332,7 @@ mod tests {
         let Command::Run(run) = cli.command else { panic!() };
         assert_eq!(run.argv, ["sh", "-c", "echo \"$(x)\"", "--json"]);
         assert!(!cli.json);
-        for bad in [&["roomette", "run"][..], &["roomette", "run", "-n", "0", "--", "true"]] {
+        for bad in [&["roomette", "run", "-n", "0", "--", "true"][..], &["roomette", "run", "true"]] {
             assert!(Cli::try_parse_from(bad).is_err(), "{bad:?}");
         }
         let both = ["roomette", "run", "-f", "crew.toml", "--", "true"];

@@ -1,6 +1,8 @@
 //! What every command needs: where things lie, the settings, the outside world.
 
 use std::collections::BTreeMap;
+use std::fs::{File, Permissions};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 
 use camino::{Utf8Path, Utf8PathBuf};
 use session_core::Env;
@@ -8,7 +10,7 @@ use session_core::names::Principal;
 use session_runner::workspace::{Git, HostEnvironment, Layout};
 use session_store::{Durability, OpenError, OpenOptions, SqlStore, StoreUrl};
 
-use crate::config::{self, Config, Layer, Sources, Synchronous};
+use crate::config::{self, Config, Layer, Sources, Synchronous, Trust};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::paths::Paths;
 
@@ -25,8 +27,6 @@ pub struct Context {
     pub env: Env,
     /// Whether output is JSON.
     pub json: bool,
-    /// The store that was named on the command line.
-    pub store_flag: Option<String>,
     /// The caller's environment, as far as it is text.
     pub environment: Vec<(String, String)>,
 }
@@ -34,21 +34,30 @@ pub struct Context {
 impl Context {
     /// From the flags and the environment of this process.
     #[expect(clippy::disallowed_methods, reason = "the composition root reads the environment, once")]
-    pub fn new(home: Option<&Utf8Path>, store: Option<String>, json: bool) -> Outcome<Self> {
-        let environment: Vec<(String, String)> = std::env::vars_os()
-            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-            .collect();
+    pub fn new(home: Option<&Utf8Path>, store: Option<&str>, json: bool) -> Outcome<Self> {
+        let mut environment = Vec::new();
+        for (name, value) in std::env::vars_os() {
+            match (name.into_string(), value.into_string()) {
+                (Ok(name), Ok(value)) => environment.push((name, value)),
+                (Ok(name), Err(_)) if name.starts_with("ROOMETTE_") => {
+                    return Err(Failure::usage(format!("${name} is not UTF-8")));
+                }
+                // Nothing of ours: it is not passed on.
+                (Ok(_) | Err(_), _) => {}
+            }
+        }
         let variable =
             |name: &str| environment.iter().find(|(found, _)| found == name).map(|(_, value)| value.clone());
         let paths = Paths::find(home, variable)?;
-        let project = current_directory().ok().map(|directory| directory.join(PROJECT_FILE));
+        let project =
+            current_directory().ok().map(|directory| (directory.join(PROJECT_FILE), Trust::Foreign));
         let sources = Sources {
-            files: [paths.config.clone()].into_iter().chain(project).collect(),
+            files: [(paths.config.clone(), Trust::Own)].into_iter().chain(project).collect(),
             environment: environment.clone(),
-            flags: store.iter().map(|url| ("store", "store.url", url.clone())).collect(),
+            flags: store.iter().map(|&url| ("store", "store.url", url.into())).collect(),
         };
         let (config, origins) = config::load(&sources)?;
-        Ok(Self { paths, config, origins, env: Env::system(), json, store_flag: store, environment })
+        Ok(Self { paths, config, origins, env: Env::system(), json, environment })
     }
 
     /// The directories of sessions.
@@ -82,7 +91,11 @@ impl Context {
             Synchronous::Normal => Durability::Normal,
         };
         let options = OpenOptions::default().durability(durability);
-        Ok(SqlStore::open(&self.store_url()?, options).await?)
+        let url = self.store_url()?;
+        if let StoreUrl::Sqlite(path) = &url {
+            keep_private(path);
+        }
+        Ok(SqlStore::open(&url, options).await?)
     }
 
     /// The store, for reading beside a living host; `None` when nothing was ever stored.
@@ -119,6 +132,17 @@ pub fn program() -> Outcome<Utf8PathBuf> {
         .map_err(|error| Failure::caused(Kind::Error, "the program's own path is unknown", &error))?;
     Utf8PathBuf::from_path_buf(path)
         .map_err(|path| Failure::usage(format!("the program's path {} is not UTF-8", path.display())))
+}
+
+/// Makes a database that only its owner can read: it holds what tasks were given, keys among it. SQLite gives the
+/// files beside it the same mode.
+fn keep_private(path: &std::path::Path) {
+    let opened = File::options().read(true).append(true).create(true).mode(0o600).open(path);
+    let kept = opened.and_then(|file| file.set_permissions(Permissions::from_mode(0o600)));
+    // What is wrong with the path is said, and better, when the store is opened.
+    if let Err(error) = kept {
+        tracing::debug!(path = %path.display(), %error, "the database could not be made private");
+    }
 }
 
 /// A project's own settings, in its directory.

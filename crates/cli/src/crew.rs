@@ -7,6 +7,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use jiff::SignedDuration;
 use serde::Deserialize;
 
+use crate::duration;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::host::protocol::{BudgetWire, NewSessionWire, SessionWire, TaskWire};
 
@@ -33,6 +34,7 @@ struct CrewTask {
     workspace: Option<String>,
     project: Option<Utf8PathBuf>,
     label: Option<String>,
+    #[serde(default, deserialize_with = "duration::deserialize_some")]
     timeout: Option<SignedDuration>,
     #[serde(default)]
     priority: i32,

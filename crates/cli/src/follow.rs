@@ -84,32 +84,26 @@ impl Follower<'_> {
     ) -> Outcome<()> {
         let runs: Vec<RunId> = self.watched.iter().map(|watched| watched.run).collect();
         let mut signals = EndSignals::new()?;
-        let mut reply = connection.ask(&Request::Follow { runs }).await;
+        connection.send(&Request::Follow { runs }).await?;
         loop {
-            match reply {
-                Ok(Reply::Update(update)) => self.note(update),
-                Ok(Reply::Over) => return Ok(()),
-                Ok(
+            match self.next(&mut connection, &mut signals, deadline).await {
+                Happening::Reply(reply) => match reply? {
+                    Reply::Update(update) => self.note(update),
+                    Reply::Over => return Ok(()),
                     Reply::Submitted(_)
                     | Reply::Stopped { .. }
                     | Reply::Done
                     | Reply::Cleaned(_)
                     | Reply::Imported(_)
                     | Reply::Recovered(_)
-                    | Reply::Failed(_),
-                ) => return Err(Reply::unexpected()),
-                Err(failure) => return Err(failure),
-            }
-            reply = loop {
-                match self.next(&mut connection, &mut signals, deadline).await {
-                    Happening::Reply(reply) => break reply,
-                    Happening::Tick => self.display.tick(self.context.env.now()),
-                    Happening::Deadline => {
-                        return Err(Failure::new(Kind::Timeout, "not all runs were over in time"));
-                    }
-                    Happening::Interrupt => self.interrupt(on_interrupt).await?,
+                    | Reply::Failed(_) => return Err(Reply::unexpected()),
+                },
+                Happening::Tick => self.display.tick(self.context.env.now()),
+                Happening::Deadline => {
+                    return Err(Failure::new(Kind::Timeout, "not all runs were over in time"));
                 }
-            };
+                Happening::Interrupt => self.interrupt(on_interrupt, &mut signals).await?,
+            }
         }
     }
 
@@ -136,7 +130,7 @@ impl Follower<'_> {
     }
 
     /// The first time asks the runs to stop, the second kills them, the third leaves at once.
-    async fn interrupt(&mut self, on_interrupt: OnInterrupt) -> Outcome<()> {
+    async fn interrupt(&mut self, on_interrupt: OnInterrupt, signals: &mut EndSignals) -> Outcome<()> {
         self.interrupts += 1;
         let interrupted = || Failure::new(Kind::Interrupted, "interrupted");
         if on_interrupt == OnInterrupt::Leave || self.interrupts > 2 {
@@ -151,8 +145,17 @@ impl Follower<'_> {
         let open = self.watched.iter().zip(&self.latest);
         let open = open.filter(|(_, latest)| !latest.as_ref().is_some_and(Update::ended));
         let sessions: Vec<SessionId> = open.map(|(watched, _)| watched.session).collect();
-        let Some(mut connection) = Connection::open(self.context).await? else { return Err(interrupted()) };
-        connection.ask(&Request::Stop { sessions, now }).await.map(drop)
+        let order = async {
+            let Some(mut connection) = Connection::open(self.context).await? else {
+                return Err(interrupted());
+            };
+            connection.ask(&Request::Stop { sessions, now }).await.map(drop)
+        };
+        tokio::select! {
+            ordered = order => ordered,
+            // The host takes its time, and whoever waits does not.
+            () = signals.next() => Err(interrupted().hint("the host has not confirmed the order yet")),
+        }
     }
 }
 

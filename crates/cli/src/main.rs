@@ -14,6 +14,7 @@ mod commands;
 mod config;
 mod context;
 mod crew;
+mod duration;
 mod environment;
 mod failure;
 mod follow;

@@ -4,6 +4,7 @@ use std::io::{self, IsTerminal as _, Write as _};
 
 use comfy_table::{Table, presets};
 use serde::Serialize;
+use unicode_width::UnicodeWidthChar as _;
 
 use crate::failure::{Failure, Kind, Outcome};
 
@@ -75,15 +76,30 @@ pub fn print(table: &Table) -> Outcome<()> {
     line(&text.join("\n"))
 }
 
-/// One line of foreign text, made harmless for a terminal: control characters are shown, not obeyed.
-pub fn harmless(text: &str, width: usize) -> String {
-    let shown = text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c });
-    let mut line: String = shown.clone().take(width).collect();
-    if shown.count() > width {
-        line.pop();
-        line.push('…');
+/// One line of foreign text, made harmless for a terminal and cut to so many columns: what would steer the terminal,
+/// or turn the direction of writing, is shown and not obeyed.
+pub fn harmless(text: &str, columns: usize) -> String {
+    let shown = text.chars().map(|c| if steers(c) { '\u{fffd}' } else { c });
+    let mut line = String::new();
+    let mut used = 0;
+    for c in shown {
+        let width = c.width().unwrap_or_default();
+        if used + width > columns {
+            while used + 1 > columns {
+                let Some(last) = line.pop() else { break };
+                used -= last.width().unwrap_or_default();
+            }
+            line.push('…');
+            break;
+        }
+        used += width;
+        line.push(c);
     }
     line
+}
+
+fn steers(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]
@@ -95,5 +111,8 @@ mod tests {
         assert_eq!(harmless("\x1b[31mred\x07", 40), "\u{fffd}[31mred\u{fffd}");
         assert_eq!(harmless("abcdef", 4), "abc…");
         assert_eq!(harmless("abcd", 4), "abcd");
+        assert_eq!(harmless("日本語", 6), "日本語");
+        assert_eq!(harmless("日本語", 5), "日本…");
+        assert_eq!(harmless("a\u{202e}b", 9), "a\u{fffd}b");
     }
 }

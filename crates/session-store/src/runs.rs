@@ -277,8 +277,7 @@ async fn order_stop(tx: &mut Tx<'_>, mut run: Run, mode: StopMode, now: Timestam
 
 /// What the termination of a session, which is locked, means for its runs.
 pub(crate) async fn end_those_of(tx: &mut Tx<'_>, session: SessionId, now: Timestamp) -> StoreResult<()> {
-    let Some(row) = tx.conn.row::<RunRow>(&NOT_OVER, args![session]).await? else { return Ok(()) };
-    let run = row.value()?;
+    let Some(run) = not_over(tx, session).await? else { return Ok(()) };
     if run.state.phase() == RunPhase::Pending {
         let message = "the session was terminated before the run began; start it in another session";
         let ending = Ending::because(EndKind::Stopped, ReasonCode::SessionTerminated, None, message);
@@ -291,7 +290,12 @@ pub(crate) async fn end_those_of(tx: &mut Tx<'_>, session: SessionId, now: Times
 
 /// Whether a session, which is locked, has a run that is not over.
 pub(crate) async fn is_busy(tx: &mut Tx<'_>, session: SessionId) -> StoreResult<bool> {
-    Ok(tx.conn.row::<RunRow>(&NOT_OVER, args![session]).await?.is_some())
+    Ok(not_over(tx, session).await?.is_some())
+}
+
+/// The run of a session, which is locked, that is not over.
+pub(crate) async fn not_over(tx: &mut Tx<'_>, session: SessionId) -> StoreResult<Option<Run>> {
+    tx.conn.row::<RunRow>(&NOT_OVER, args![session]).await?.map(|row| row.value()).transpose()
 }
 
 // Changes.

@@ -207,6 +207,11 @@ impl<'c> Tx<'c> {
         trigger: Trigger,
         now: Timestamp,
     ) -> StoreResult<ManagedSession> {
+        if trigger == Trigger::Terminate(TerminationReason::CleanedUp)
+            && let Some(run) = runs::not_over(self, session.id).await?
+        {
+            return Err(StoreError::Busy { session: session.id, run: run.id, phase: run.state.phase() });
+        }
         let from = session.state;
         let to = from.on(trigger, now)?;
         session.state = to;

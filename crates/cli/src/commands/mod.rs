@@ -32,7 +32,7 @@ pub async fn execute(cli: Cli) -> Outcome<()> {
             Ok(())
         });
     }
-    let context = Context::new(cli.home.as_deref(), cli.store, cli.json)?;
+    let context = Context::new(cli.home.as_deref(), cli.store.as_deref(), cli.json)?;
     match cli.command {
         Command::Run(args) => run::execute(&context, *args).await,
         Command::Ps(args) => ps::execute(&context, args).await,

@@ -53,12 +53,14 @@ pub async fn execute(context: &Context, args: PsArgs) -> Outcome<()> {
         return listing.items.iter().try_for_each(|item| output::line(&item.session.id.to_string()));
     }
     if listing.items.is_empty() {
-        output::say("no sessions; `roomette run -- PROGRAM…` makes one");
+        output::say(
+            "no sessions; `roomette run -- PROGRAM…` makes one, `roomette ps --all` shows what ended for good",
+        );
         return Ok(());
     }
     print(&listing, context.env.now())?;
     if let Some(next) = next {
-        output::say(&format!("more: roomette ps --after {next}"));
+        output::say(&format!("there are more: add --after {next}"));
     }
     Ok(())
 }

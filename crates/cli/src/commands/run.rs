@@ -1,7 +1,9 @@
 //! `roomette run`: tasks, each in a session of its own.
 
-use session_core::SessionId;
+use camino::Utf8Path;
 use session_core::names::Label;
+use session_core::{SessionId, WorkspaceKind};
+use session_runner::workspace::check_repository;
 
 use crate::args::{RunArgs, TaskArgs};
 use crate::context::{Context, current_directory};
@@ -18,6 +20,7 @@ use crate::{environment, output, view};
 pub async fn execute(context: &Context, args: RunArgs) -> Outcome<()> {
     let detach = args.detach;
     let submit = submission(context, args)?;
+    check_projects(context, &submit)?;
     let labels: Vec<Option<String>> = submit.tasks.iter().map(label_of).collect();
     let mut connection = link::ensure_host(context).await?;
     let enqueued = enqueue(&mut connection, submit).await?;
@@ -27,6 +30,23 @@ pub async fn execute(context: &Context, args: RunArgs) -> Outcome<()> {
     let watched = enqueued.iter().zip(labels);
     let watched = watched.map(|(at, label)| Watched { session: at.session, run: at.run, label }).collect();
     watch(context, connection, watched).await
+}
+
+/// Finds out before anything is made whether a worktree can be made of each project.
+fn check_projects(context: &Context, submit: &Submit) -> Outcome<()> {
+    let git = context.git();
+    let mut checked = Vec::new();
+    for task in &submit.tasks {
+        let SessionWire::New(NewSessionWire { workspace, project: Some(project), .. }) = &task.session else {
+            continue;
+        };
+        if workspace == WorkspaceKind::Worktree.as_str() && !checked.contains(&project) {
+            let project = Utf8Path::new(project);
+            check_repository(&git, project).map_err(|error| Failure::of(Kind::Usage, &error))?;
+        }
+        checked.push(project);
+    }
+    Ok(())
 }
 
 /// Sends a submission.
@@ -66,6 +86,11 @@ fn submission(context: &Context, args: RunArgs) -> Outcome<Submit> {
     if let Some(path) = &args.file {
         let crew = crew::read(path, &defaults)?;
         return Ok(Submit { principal, at_once: args.at_once.or(crew.at_once), tasks: crew.tasks });
+    }
+    if args.argv.is_empty() {
+        return Err(Failure::usage("there is nothing to run").hint(
+            "name a program, `roomette run -- PROGRAM…`, or a crew file, `roomette run -f CREW.TOML`",
+        ));
     }
     let (workspace, project) = workspace(&args)?;
     if let Some(label) = &args.label {

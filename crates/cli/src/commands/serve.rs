@@ -1,11 +1,23 @@
 //! `roomette serve`: is the host of the data directory.
 
+use std::io;
+
 use crate::args::ServeArgs;
 use crate::context::Context;
-use crate::failure::Outcome;
+use crate::failure::{Failure, Kind, Outcome};
 use crate::host::link::Readiness;
 use crate::host::server::{self, Stay};
 use crate::output;
+
+/// With the settings of whoever started this host.
+async fn background(context: &Context) -> Outcome<()> {
+    let text = io::read_to_string(io::stdin())
+        .map_err(|error| Failure::caused(Kind::Error, "the settings did not arrive", &error))?;
+    let config = serde_json::from_str(&text)
+        .map_err(|error| Failure::caused(Kind::Error, "the settings that arrived are not valid", &error))?;
+    let context = Context { config, ..context.clone() };
+    server::serve(&context, Stay::WhileNeeded, || output::json(&Readiness::Up)).await
+}
 
 /// Serves until told to end; in the background, until there is nothing left to do.
 pub async fn execute(context: &Context, args: &ServeArgs) -> Outcome<()> {
@@ -21,7 +33,7 @@ pub async fn execute(context: &Context, args: &ServeArgs) -> Outcome<()> {
     if let Err(error) = rustix::process::setsid() {
         tracing::warn!(%error, "the host stays in the session of whoever started it");
     }
-    let served = server::serve(context, Stay::WhileNeeded, || output::json(&Readiness::Up)).await;
+    let served = background(context).await;
     if let Err(failure) = &served {
         // Whoever started this host still listens, unless it was up already.
         let _gone = output::json(&Readiness::Failed(failure.clone()));

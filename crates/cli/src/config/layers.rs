@@ -33,11 +33,34 @@ impl fmt::Display for Layer {
     }
 }
 
+/// Whose word a file is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trust {
+    /// The user's own.
+    Own,
+    /// Whoever wrote the project: it may come with a repository that was cloned.
+    Foreign,
+}
+
+/// What a project's file may set: nothing by which data or keys would go elsewhere.
+const FOREIGN_KEYS: [&str; 2] = ["run.grace", "run.timeout"];
+
+fn refuse_foreign(path: &Utf8Path, table: &Table) -> Outcome<()> {
+    let mut found = BTreeMap::new();
+    note(table, "", &Layer::File(path.into()), &mut found);
+    match found.keys().find(|key| !FOREIGN_KEYS.contains(&key.as_str())) {
+        Some(key) => Err(Failure::usage(format!("{path} sets {key}, which a project may not")).hint(
+            format!("a project sets {}; the rest belongs into your own file", FOREIGN_KEYS.join(" and ")),
+        )),
+        None => Ok(()),
+    }
+}
+
 /// What the settings are made from.
 #[derive(Debug, Default)]
 pub struct Sources {
-    /// Files, weaker ones first; a missing one is skipped.
-    pub files: Vec<Utf8PathBuf>,
+    /// Files, weaker ones first, and whose word each is; a missing one is skipped.
+    pub files: Vec<(Utf8PathBuf, Trust)>,
     /// Variables of the environment.
     pub environment: Vec<(String, String)>,
     /// Flags: name, key and value.
@@ -51,14 +74,17 @@ pub fn load(sources: &Sources) -> Outcome<(Config, BTreeMap<String, Layer>)> {
     let mut merged = defaults;
     let mut origins = BTreeMap::new();
     note(&merged, "", &Layer::Default, &mut origins);
-    for path in &sources.files {
+    for (path, trust) in &sources.files {
         if let Some(table) = read(path)? {
+            if *trust == Trust::Foreign {
+                refuse_foreign(path, &table)?;
+            }
             overlay(&mut merged, &table, "", &Layer::File(path.clone()), &mut origins);
             verify(&merged, &format!("{path}"))?;
         }
     }
     for (name, text) in &sources.environment {
-        if let Some(key) = variable_key(name, &merged) {
+        if let Some(key) = variable_key(name, &merged)? {
             set(&mut merged, &key, text);
             origins.insert(key, Layer::Environment(name.clone()));
             verify(&merged, &format!("${name}"))?;
@@ -135,17 +161,29 @@ fn join(prefix: &str, name: &str) -> String {
     if prefix.is_empty() { name.into() } else { format!("{prefix}.{name}") }
 }
 
-/// What a run finds in its environment of itself: not settings, also when it calls us.
-const OF_A_RUN: [&str; 3] = ["ROOMETTE_SESSION_ID", "ROOMETTE_RUN_ID", "ROOMETTE_OUTPUT_DIR"];
+/// Variables that are no settings: what a run finds of itself, also when it calls us, where data lie, and what
+/// diagnostics and tests look at.
+const NO_SETTINGS: [&str; 7] = [
+    "ROOMETTE_SESSION_ID",
+    "ROOMETTE_RUN_ID",
+    "ROOMETTE_OUTPUT_DIR",
+    "ROOMETTE_HOME",
+    "ROOMETTE_LOG",
+    "ROOMETTE_TEST_PG",
+    "ROOMETTE_TEST_SKIP",
+];
 
-/// `ROOMETTE_HOST_RUNS_AT_ONCE` is `host.runs_at_once`. Variables of no section are not settings.
-fn variable_key(name: &str, merged: &Table) -> Option<String> {
-    if OF_A_RUN.contains(&name) {
-        return None;
+/// `ROOMETTE_HOST_RUNS_AT_ONCE` is `host.runs_at_once`; `None` for what is not ours.
+fn variable_key(name: &str, merged: &Table) -> Outcome<Option<String>> {
+    let Some(rest) = name.strip_prefix("ROOMETTE_").filter(|_| !NO_SETTINGS.contains(&name)) else {
+        return Ok(None);
+    };
+    let rest = rest.to_ascii_lowercase();
+    match rest.split_once('_') {
+        Some((section, key)) if merged.contains_key(section) => Ok(Some(format!("{section}.{key}"))),
+        Some(_) | None => Err(Failure::usage(format!("${name} is no setting"))
+            .hint("`roomette config show` lists the settings; host.linger is ROOMETTE_HOST_LINGER")),
     }
-    let rest = name.strip_prefix("ROOMETTE_")?.to_ascii_lowercase();
-    let (section, key) = rest.split_once('_')?;
-    merged.contains_key(section).then(|| format!("{section}.{key}"))
 }
 
 /// Sets a key to a text, as the type that the key's present value has.
@@ -182,7 +220,11 @@ mod tests {
             file(&dir, "user.toml", "[host]\nruns_at_once = 2\nlinger = \"1m\"\n[run]\ntimeout = \"1h\"\n");
         let project = file(&dir, "project.toml", "[host]\nruns_at_once = 3\n");
         let sources = Sources {
-            files: vec![user.clone(), project.clone(), "/nowhere/at-all.toml".into()],
+            files: vec![
+                (user.clone(), Trust::Own),
+                (project.clone(), Trust::Own),
+                ("/nowhere/at-all.toml".into(), Trust::Own),
+            ],
             environment: vec![
                 ("ROOMETTE_RUN_PASS_ENV".into(), "A_KEY, B_KEY".into()),
                 ("ROOMETTE_RUN_ID".into(), "ignored".into()),
@@ -205,7 +247,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let check = |text: &str, environment: &[(&str, &str)], expect: &[&str]| {
             let sources = Sources {
-                files: vec![file(&dir, "roomette.toml", text)],
+                files: vec![(file(&dir, "roomette.toml", text), Trust::Own)],
                 environment: environment.iter().map(|&(n, v)| (n.into(), v.into())).collect(),
                 flags: Vec::new(),
             };
@@ -225,5 +267,23 @@ mod tests {
             &["$ROOMETTE_HOST_RUNS_AT_ONCE", "runs_at_once"],
         );
         check("", &[("ROOMETTE_STORE_URLL", "x")], &["$ROOMETTE_STORE_URLL", "urll"]);
+        check("", &[("ROOMETTE_BOGUS", "1")], &["$ROOMETTE_BOGUS", "no setting"]);
+    }
+
+    #[test]
+    fn a_project_cannot_send_data_elsewhere() {
+        let dir = tempfile::tempdir().unwrap();
+        let load_project = |text: &str| {
+            let files = vec![(file(&dir, ".roomette.toml", text), Trust::Foreign)];
+            load(&Sources { files, ..Sources::default() })
+        };
+        assert_eq!(load_project("[run]\ntimeout = \"5m\"\n").unwrap().0.run.timeout.unwrap().as_mins(), 5);
+        for (text, key) in [
+            ("[store]\nurl = \"postgres://elsewhere/x\"\n", "store.url"),
+            ("[run]\npass_env = [\"API_KEY\"]\n", "run.pass_env"),
+        ] {
+            let failure = load_project(text).unwrap_err();
+            assert!(failure.message.contains(key), "{failure}");
+        }
     }
 }

@@ -3,5 +3,5 @@
 mod layers;
 mod schema;
 
-pub use layers::{Layer, Sources, load};
+pub use layers::{Layer, Sources, Trust, load};
 pub use schema::{Config, HostLoss, Synchronous};

@@ -4,6 +4,8 @@ use jiff::SignedDuration;
 use jiff::fmt::serde::duration::friendly::compact as friendly;
 use serde::{Deserialize, Serialize};
 
+use crate::duration;
+
 /// Every setting, with its value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -47,7 +49,7 @@ pub struct HostConfig {
     /// How many runs execute at once, 1 to 1000.
     pub runs_at_once: u32,
     /// For how long a host in the background stays when it has nothing left to do.
-    #[serde(serialize_with = "friendly::required")]
+    #[serde(serialize_with = "friendly::required", deserialize_with = "duration::deserialize")]
     pub linger: SignedDuration,
     /// What becomes of running processes when their host goes away.
     pub on_host_loss: HostLoss,
@@ -68,10 +70,15 @@ pub enum HostLoss {
 #[serde(deny_unknown_fields)]
 pub struct RunConfig {
     /// Between asking a process to end and forcing it.
-    #[serde(serialize_with = "friendly::required")]
+    #[serde(serialize_with = "friendly::required", deserialize_with = "duration::deserialize")]
     pub grace: SignedDuration,
     /// The longest wall time; nothing for no limit.
-    #[serde(default, skip_serializing_if = "Option::is_none", serialize_with = "friendly::optional")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "friendly::optional",
+        deserialize_with = "duration::deserialize_some"
+    )]
     pub timeout: Option<SignedDuration>,
     /// Variables that are passed on from the caller's environment, beside the built-in allow-list.
     pub pass_env: Vec<String>,
@@ -92,7 +99,7 @@ pub struct LogConfig {
 #[serde(deny_unknown_fields)]
 pub struct CleanupConfig {
     /// How long after its last run ended a session's workspace is kept.
-    #[serde(serialize_with = "friendly::required")]
+    #[serde(serialize_with = "friendly::required", deserialize_with = "duration::deserialize")]
     pub older_than: SignedDuration,
     /// Whether a removed workspace is kept as an archive.
     pub archive: bool,

@@ -45,6 +45,11 @@ impl Lines {
     /// Sends a value.
     pub async fn write<T: Serialize>(&mut self, value: &T) -> io::Result<()> {
         let mut line = serde_json::to_vec(value)?;
+        if line.len() >= self.longest {
+            let reason =
+                format!("{} bytes are more than the {} that one message may have", line.len(), self.longest);
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
+        }
         line.push(b'\n');
         self.writer.write_all(&line).await
     }
@@ -81,6 +86,8 @@ mod tests {
         here.write(&"far too long").await.unwrap();
         let error = there.read::<String>().await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        let refused = here.write(&"x".repeat(80)).await.unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
         drop(there);
         assert_eq!(here.read::<String>().await.unwrap(), None);
     }

@@ -1,7 +1,7 @@
 //! How a command reaches the host: it talks to the one that is there, starts one, or is the host itself for a moment.
 
 use std::fs::OpenOptions;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -38,8 +38,13 @@ impl Connection {
             return Ok(None);
         };
         let mut lines = Lines::new(stream, LINE_MAX);
+        let Ok(greeting) = tokio::time::timeout(PATIENCE, lines.read::<Greeting>()).await else {
+            let failure = Failure::new(Kind::Unreachable, format!("the host at {path} does not answer"));
+            let lock = context.paths.lock();
+            return Err(failure.hint(format!("{lock} names its process; is it stopped, or hanging?")));
+        };
         // A host that is just leaving closes without a greeting: then there is none.
-        let Some(host) = lines.read::<Greeting>().await.ok().flatten() else { return Ok(None) };
+        let Some(host) = greeting.ok().flatten() else { return Ok(None) };
         if host.roomette != env!("CARGO_PKG_VERSION") {
             let message = format!(
                 "the host (process {}) is roomette {}, this is {}",
@@ -50,14 +55,33 @@ impl Connection {
             return Err(Failure::new(Kind::Conflict, message)
                 .hint("wait until it has finished, or end it with `kill` and start again"));
         }
+        let ours = context.store_url()?.to_string();
+        if host.store != ours {
+            let message = format!(
+                "the host (process {}) of {} writes the store {}, this command names {ours}",
+                host.pid, context.paths.data, host.store
+            );
+            return Err(Failure::new(Kind::Conflict, message)
+                .hint("wait until it has finished, or use another data directory (--home)"));
+        }
         Ok(Some(Self { lines, host }))
     }
 
     /// Asks, and takes the first reply.
     pub async fn ask(&mut self, request: &Request) -> Outcome<Reply> {
-        let sent = self.lines.write(request).await;
-        sent.map_err(|error| self.gone(Some(&error)))?;
+        self.send(request).await?;
         self.next().await
+    }
+
+    /// Asks, and leaves it to the caller to wait for replies.
+    pub async fn send(&mut self, request: &Request) -> Outcome<()> {
+        self.lines.write(request).await.map_err(|error| {
+            if error.kind() == std::io::ErrorKind::InvalidInput {
+                return Failure::caused(Kind::Usage, "this is too much for one request", &error)
+                    .hint("split it into several commands");
+            }
+            self.gone(Some(&error))
+        })
     }
 
     /// The next reply.
@@ -103,9 +127,16 @@ impl Link {
         }
         let lock = HostLock::acquire(&context.paths, purpose, context.env.now(), PATIENCE).await?;
         let mut operations = Operations::open(context).await?;
-        operations.recover().await?;
+        let recovery = operations.recover().await?;
+        if recovery.adopted.is_empty() {
+            return Ok(Self::Here(Box::new(operations), lock));
+        }
+        // What lives on needs a host that stays.
+        operations.close().await;
+        drop(lock);
+        start(context).await?;
         drop(starting);
-        Ok(Self::Here(Box::new(operations), lock))
+        Ok(Self::There(Box::new(connected(context).await?)))
     }
 
     /// Asks whoever it is.
@@ -140,6 +171,11 @@ pub async fn ensure_host(context: &Context) -> Outcome<Connection> {
     }
     start(context).await?;
     drop(starting);
+    connected(context).await
+}
+
+/// The host that was just started.
+async fn connected(context: &Context) -> Outcome<Connection> {
     Connection::open(context).await?.ok_or_else(|| {
         Failure::new(Kind::Unreachable, "the host that was started does not answer")
             .hint(format!("{} says why", context.paths.host_log()))
@@ -162,13 +198,18 @@ async fn start(context: &Context) -> Outcome<()> {
         log.map_err(|error| Failure::caused(Kind::Error, format!("{path} cannot be opened"), &error))?;
     let program = program()?;
     let mut command = background(&program, context);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
     let failed = |error: &std::io::Error| Failure::caused(Kind::Error, "a host cannot be started", error);
     let mut child = command.spawn().map_err(|error| failed(&error))?;
-    let Some(stdout) = child.stdout.take() else {
+    let (Some(mut stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
         return Err(Failure::new(Kind::Error, "no pipe to the host"));
     };
+    // The caller's settings are the host's: not those of the directory it runs in, and no password in its arguments.
+    let settings = serde_json::to_string(&context.config)
+        .map_err(|error| Failure::caused(Kind::Error, "the settings cannot be passed on", &error))?;
     let line = tokio::task::spawn_blocking(move || {
+        stdin.write_all(settings.as_bytes())?;
+        drop(stdin);
         let mut line = String::new();
         BufReader::new(stdout).read_line(&mut line).map(|_| line)
     });
@@ -211,9 +252,6 @@ pub enum Readiness {
 fn background(program: &Utf8Path, context: &Context) -> Command {
     let mut command = Command::new(program);
     command.arg("--home").arg(&context.paths.data).arg("serve").arg("--background");
-    if let Some(url) = &context.store_flag {
-        command.arg("--store").arg(url);
-    }
     command.current_dir(&context.paths.data);
     command
 }

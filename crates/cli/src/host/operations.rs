@@ -37,6 +37,7 @@ pub struct Operations {
     store: SqlStore,
     coordinator: Coordinator,
     profile: RunnerProfile,
+    store_name: String,
     recovered: Vec<Recovered>,
 }
 
@@ -52,7 +53,8 @@ impl Operations {
         let store = context.open_store().await?;
         let shared = Arc::new(store.clone());
         let coordinator = Coordinator::new(context.env.clone(), shared, DispatchOptions::default());
-        Ok(Self { context: context.clone(), store, coordinator, profile, recovered: Vec::new() })
+        let store_name = context.store_url()?.to_string();
+        Ok(Self { context: context.clone(), store, coordinator, profile, store_name, recovered: Vec::new() })
     }
 
     /// Deals with the runs of a host that went away. Returns those that go on.
@@ -63,6 +65,7 @@ impl Operations {
         };
         let layout = self.context.layout();
         self.finish_removals(&layout).await?;
+        self.expire_identities().await?;
         let grace = self.context.config.run.grace.unsigned_abs();
         let recovery = recover(&self.coordinator, &layout, &self.profile, policy, grace).await?;
         let reaped = self.coordinator.reap().await?;
@@ -70,6 +73,14 @@ impl Operations {
         self.recovered = ended.map(recovered).collect();
         self.recovered.extend(recovery.adopted.iter().map(|adopted| recovered(&adopted.claimed.run)));
         Ok(recovery)
+    }
+
+    /// Forgets identities that expired, batch by batch, each its own transaction.
+    async fn expire_identities(&self) -> Outcome<()> {
+        const BATCH: u32 = 100;
+        let now = self.context.env.now();
+        while self.store.expire_identities(now, BATCH).await?.len() == BATCH as usize {}
+        Ok(())
     }
 
     /// Goes on with removals of workspaces that a crash interrupted.
@@ -99,18 +110,16 @@ impl Operations {
                 Err(Failure::new(Kind::Unreachable, "no host is running, so nothing changes"))
             }
             Request::Stop { sessions, now } => self.stop(&sessions, now).await,
-            Request::Kill { sessions } => {
-                for session in sessions {
-                    self.coordinator.kill(session).await?;
-                }
-                Ok(Reply::Done)
-            }
+            Request::Kill { sessions } => self.kill(&sessions).await,
             Request::Label { session, label } => {
                 let label = label.as_deref().map(Label::new).transpose().map_err(bad_name)?;
                 self.store.relabel(session, label, self.context.env.now()).await?;
                 Ok(Reply::Done)
             }
-            Request::Cleanup(request) => self.cleaner().run(&request).await.map(Reply::Cleaned),
+            Request::Cleanup(request) => {
+                self.expire_identities().await?;
+                self.cleaner().run(&request).await.map(Reply::Cleaned)
+            }
             Request::Import { lines } => {
                 let principal = self.context.principal()?;
                 transfer::import(&self.store, &lines, principal, &self.context.env).await.map(Reply::Imported)
@@ -127,6 +136,18 @@ impl Operations {
             runner: self.profile.id,
             now: self.context.env.now(),
         }
+    }
+
+    /// Every one of them, whatever becomes of the others; one that is over already is done.
+    async fn kill(&self, sessions: &[SessionId]) -> Outcome<Reply> {
+        let mut failed = None;
+        for &session in sessions {
+            match self.coordinator.kill(session).await {
+                Ok(_) | Err(StoreError::Transition(_)) => {}
+                Err(error) => failed = Some(error),
+            }
+        }
+        failed.map_or(Ok(Reply::Done), |error| Err(error.into()))
     }
 
     async fn stop(&self, sessions: &[SessionId], now: bool) -> Outcome<Reply> {
@@ -187,6 +208,11 @@ impl Operations {
     /// What this host offers.
     pub fn profile(&self) -> &RunnerProfile {
         &self.profile
+    }
+
+    /// The store, without a password.
+    pub fn store_name(&self) -> &str {
+        &self.store_name
     }
 
     /// The directories of sessions.

@@ -19,6 +19,8 @@ pub struct Greeting {
     pub roomette: String,
     /// The host's process.
     pub pid: u32,
+    /// The store that it writes, without a password.
+    pub store: String,
 }
 
 /// What a command asks of the host.

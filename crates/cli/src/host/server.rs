@@ -26,6 +26,10 @@ use crate::waiting::{EndSignals, until};
 
 /// The most commands that are served at once; further ones wait in the socket's queue.
 const CONNECTIONS_MAX: usize = 256;
+/// How long a command has to take its last replies when the host leaves.
+const DRAIN_BOUND: Duration = Duration::from_secs(2);
+/// After a command could not be accepted, the next one is taken after this long.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
 /// How long a host stays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +43,7 @@ pub enum Stay {
 /// Is the host: calls `up` when it listens, returns when it has left.
 pub async fn serve(context: &Context, stay: Stay, up: impl FnOnce() -> Outcome<()>) -> Outcome<()> {
     context.paths.make_data()?;
+    session_runner::process::keep_descriptors_private();
     // Whoever started a host in the background holds the turn on its behalf.
     let turn = match stay {
         Stay::UntilTold => Some(take_turn(context).await?),
@@ -68,13 +73,15 @@ pub async fn serve(context: &Context, stay: Stay, up: impl FnOnce() -> Outcome<(
     let mut running = JoinSet::new();
     running.spawn(runner.run(recovery, stop.child_token()));
     let mut host = Host { context, operations: Arc::new(operations), progress, stop, stay };
-    let ended = host.run(&listener, &mut running).await;
+    let mut connections = JoinSet::new();
+    let ended = host.run(&listener, &mut running, &mut connections).await;
     // From here on nobody finds this host; who is in the queue is not greeted, and starts another one.
     if let Err(error) = std::fs::remove_file(&path) {
         tracing::warn!(%path, %error, "the socket could not be removed");
     }
     drop(listener);
     host.stop.cancel();
+    while connections.join_next().await.is_some() {}
     while running.join_next().await.is_some() {}
     if let Some(operations) = Arc::into_inner(host.operations) {
         operations.close().await;
@@ -93,27 +100,35 @@ struct Host<'c> {
 
 impl Host<'_> {
     /// Serves until a signal, the runner's end, or, in the background, until nothing is left to do.
-    async fn run(&mut self, listener: &UnixListener, runner: &mut JoinSet<()>) -> Outcome<()> {
+    async fn run(
+        &mut self,
+        listener: &UnixListener,
+        runner: &mut JoinSet<()>,
+        connections: &mut JoinSet<()>,
+    ) -> Outcome<()> {
         let mut signals = EndSignals::new()?;
-        let mut connections = JoinSet::new();
         let mut busy = self.progress.subscribe();
         let linger = self.context.config.host.linger.unsigned_abs();
-        let mut leave_at = Some(Instant::now() + linger);
-        let ended = loop {
+        let mut leave_at = (self.stay == Stay::WhileNeeded).then(|| Instant::now() + linger);
+        loop {
             tokio::select! {
                 accepted = listener.accept(), if connections.len() < CONNECTIONS_MAX => {
                     match accepted {
                         Ok((stream, _)) => drop(connections.spawn(self.connection(stream))),
-                        Err(error) => tracing::warn!(%error, "a command could not be accepted"),
+                        Err(error) => {
+                            tracing::warn!(%error, "a command could not be accepted");
+                            // Out of descriptors, most likely: not to be asked again at full speed.
+                            tokio::time::sleep(ACCEPT_PAUSE).await;
+                        }
                     }
                 }
                 Some(_) = connections.join_next(), if !connections.is_empty() => {}
                 Ok(()) = busy.changed() => busy.mark_unchanged(),
-                _ = runner.join_next() => break Err(Failure::new(Kind::Error, "the runner ended")),
-                () = signals.next() => break Ok(()),
+                _ = runner.join_next() => return Err(Failure::new(Kind::Error, "the runner ended")),
+                () = signals.next() => return Ok(()),
                 () = until(leave_at) => {
                     if connections.is_empty() && self.progress.in_flight() == 0 && !self.has_work().await {
-                        break Ok(());
+                        return Ok(());
                     }
                 }
             }
@@ -122,10 +137,7 @@ impl Host<'_> {
                 (Stay::WhileNeeded, true) => Some(Instant::now() + linger),
                 (Stay::WhileNeeded, false) | (Stay::UntilTold, _) => None,
             };
-        };
-        self.stop.cancel();
-        while connections.join_next().await.is_some() {}
-        ended
+        }
     }
 
     async fn has_work(&self) -> bool {
@@ -144,22 +156,33 @@ impl Host<'_> {
             stop: self.stop.clone(),
         };
         let operations = Arc::clone(&self.operations);
+        let store = operations.store_name().to_owned();
         async move {
             if let Err(error) = socket::check_peer(&stream) {
                 tracing::warn!(%error, "a connection was refused");
                 return;
             }
             let mut lines = Lines::new(stream, LINE_MAX);
-            let greeting = Greeting { roomette: env!("CARGO_PKG_VERSION").into(), pid: std::process::id() };
-            if lines.write(&greeting).await.is_ok() {
-                converse(&operations, &sources, &mut lines).await;
+            let greeting =
+                Greeting { roomette: env!("CARGO_PKG_VERSION").into(), pid: std::process::id(), store };
+            // A command that is stopped and reads nothing must not keep the host from leaving.
+            let left = async {
+                sources.stop.cancelled().await;
+                tokio::time::sleep(DRAIN_BOUND).await;
+            };
+            tokio::select! {
+                () = converse(&operations, &sources, &mut lines, &greeting) => {}
+                () = left => {}
             }
         }
     }
 }
 
 /// Answers one command until it is gone or the host leaves.
-async fn converse(operations: &Operations, sources: &Sources, lines: &mut Lines) {
+async fn converse(operations: &Operations, sources: &Sources, lines: &mut Lines, greeting: &Greeting) {
+    if lines.write(greeting).await.is_err() {
+        return;
+    }
     loop {
         let request = tokio::select! {
             request = lines.read::<Request>() => request,
@@ -172,7 +195,12 @@ async fn converse(operations: &Operations, sources: &Sources, lines: &mut Lines)
                 Err(failure) => Reply::Failed(failure),
             },
             Ok(Some(request)) => operations.handle(request).await.unwrap_or_else(Reply::Failed),
-            Err(error) => Reply::Failed(Failure::caused(Kind::Usage, "the request is not valid", &error)),
+            Err(error) => {
+                let failure = Failure::caused(Kind::Usage, "the request is not valid", &error);
+                // What comes behind it on this connection cannot be told apart.
+                let _gone = lines.write(&Reply::Failed(failure)).await;
+                return;
+            }
         };
         if let Err(error) = lines.write(&reply).await {
             tracing::debug!(%error, "a command went away before its reply");

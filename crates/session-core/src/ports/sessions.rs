@@ -57,7 +57,8 @@ pub trait SessionStore: Send + Sync {
     /// the state is the same afterwards (activity of an active session). What makes or leaves it `active` counts
     /// as use: `active_at` is now.
     ///
-    /// Termination also ends its pending runs (`stopped`, `session_terminated`) and orders its run in flight to be
+    /// Termination with `cleaned_up` is refused (`Busy`) while the session has a run that is not over: a cleanup takes
+    /// only what nobody uses. Any other termination also ends its pending runs (`stopped`, `session_terminated`) and orders its run in flight to be
     /// killed. `UnknownSession`, or `Transition` when the table has no such step.
     async fn transition(
         &self,

@@ -30,4 +30,5 @@ pub use protocol::{
     SpawnFailureKind,
 };
 pub use record::{KeeperState, LivingKeeper, recover_keeper};
+pub use spawn::keep_descriptors_private;
 pub use supervised::{Control, KeeperProgram, RunReport, SpawnError, Supervised};

@@ -12,6 +12,12 @@ use rustix::io::Errno;
 
 use super::protocol::{KeeperSpec, SpawnFailure, SpawnFailureKind};
 
+/// Marks every descriptor that this process was given, apart from the standard ones, so that no keeper inherits it.
+/// A keeper that did would have to start itself a second time to be rid of it.
+pub fn keep_descriptors_private() {
+    close_fds::set_fds_cloexec(3, &[]);
+}
+
 /// A command that inherits nothing: no environment, no stdin.
 #[expect(clippy::disallowed_methods, reason = "the one place where processes are started")]
 pub(super) fn command(program: impl AsRef<std::ffi::OsStr>, directory: &Utf8Path) -> Command {

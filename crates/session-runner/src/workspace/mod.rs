@@ -21,6 +21,6 @@ pub use error::WorkspaceError;
 pub use git::Git;
 pub use layout::{Layout, SessionDir};
 pub use metadata::SessionMetadata;
-pub use prepare::{Workspace, WorkspaceRequest, prepare};
+pub use prepare::{Workspace, WorkspaceRequest, check_repository, prepare};
 pub use remove::{Removal, Removed, finish_removals, remove};
 pub use worktree::{BranchFate, WorktreeState, inspect as inspect_worktree};

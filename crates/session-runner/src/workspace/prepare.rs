@@ -43,6 +43,11 @@ pub struct Workspace {
     pub found: bool,
 }
 
+/// Whether a worktree can be made of this project: it is in a repository, and that has a commit. Changes nothing.
+pub fn check_repository(git: &Git, project: &Utf8Path) -> Result<(), WorkspaceError> {
+    Repository::of(git, project).map(drop)
+}
+
 /// Makes the workspace, or finds it again and sees that nothing is missing. When this fails nothing half made
 /// is left behind, not even after a crash: the next call starts over.
 ///

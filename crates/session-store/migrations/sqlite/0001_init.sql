@@ -58,6 +58,8 @@ CREATE TABLE identities (
   expires_at_ms INTEGER NOT NULL
 ) STRICT;
 CREATE INDEX identities_expiry ON identities (expires_at_ms);
+-- For the foreign key: without it every new session is looked for in all identities.
+CREATE INDEX identities_of_session ON identities (session_id);
 
 CREATE TABLE crews (
   id TEXT NOT NULL PRIMARY KEY,

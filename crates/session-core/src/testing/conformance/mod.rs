@@ -155,6 +155,7 @@ macro_rules! conformance_cases {
             orders_only_harden
             a_late_order_changes_no_outcome
             termination_ends_the_pending_run
+            a_cleanup_terminates_only_what_nobody_uses
             termination_orders_the_run_in_flight_to_be_killed
         }
         $crate::conformance_group! { $use $($make)? => crews:

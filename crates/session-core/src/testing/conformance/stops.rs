@@ -86,6 +86,28 @@ pub async fn a_late_order_changes_no_outcome(f: &Fixture) {
 }
 
 /// The termination of a session ends its run in the queue, and records first the one and then the other.
+pub async fn a_cleanup_terminates_only_what_nobody_uses(f: &Fixture) {
+    let [run] = f.enqueue([f.new_run()]).await;
+    let trigger = Trigger::Terminate(TerminationReason::CleanedUp);
+    for claim in [false, true] {
+        if claim {
+            f.claim(&f.new_runner()).await.unwrap();
+        }
+        let before = (f.run(run.id).await, f.records(run.session).await);
+        let refused = f.store.transition(run.session, trigger, f.now()).await.unwrap_err();
+        assert!(
+            matches!(refused, StoreError::Busy { run: in_the_way, .. } if in_the_way == run.id),
+            "{refused:?}"
+        );
+        assert_eq!((f.run(run.id).await, f.records(run.session).await), before);
+    }
+    f.store.request_stop(run.id, StopMode::Kill, f.now()).await.unwrap();
+    let fence = f.run(run.id).await.fence();
+    let stopped = Ending::because(EndKind::Stopped, ReasonCode::StoppedByUser, None, "stopped");
+    f.store.finish(fence, stopped, None, f.now()).await.unwrap();
+    assert!(f.transition(run.session, trigger).await.state.is_terminated());
+}
+
 pub async fn termination_ends_the_pending_run(f: &Fixture) {
     let [run] = f.enqueue([f.new_run()]).await;
     f.advance(TICK);

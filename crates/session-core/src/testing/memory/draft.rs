@@ -119,6 +119,11 @@ impl Draft {
         trigger: Trigger,
         now: Timestamp,
     ) -> StoreResult<ManagedSession> {
+        if trigger == Trigger::Terminate(TerminationReason::CleanedUp)
+            && let Some(run) = self.data.run_not_over(id)
+        {
+            return Err(StoreError::Busy { session: id, run: run.id, phase: run.state.phase() });
+        }
         let session = self.session(id)?;
         let from = session.state;
         session.state = from.on(trigger, now)?;
