@@ -85,7 +85,7 @@ pub async fn a_late_order_changes_no_outcome(f: &Fixture) {
     );
 }
 
-/// The termination of a session ends its run in the queue, and records first the one and then the other.
+/// A cleanup may not terminate a session with a run that is not over, whether it waits or runs.
 pub async fn a_cleanup_terminates_only_what_nobody_uses(f: &Fixture) {
     let [run] = f.enqueue([f.new_run()]).await;
     let trigger = Trigger::Terminate(TerminationReason::CleanedUp);
@@ -108,6 +108,7 @@ pub async fn a_cleanup_terminates_only_what_nobody_uses(f: &Fixture) {
     assert!(f.transition(run.session, trigger).await.state.is_terminated());
 }
 
+/// The termination of a session ends its run in the queue, and records first the one and then the other.
 pub async fn termination_ends_the_pending_run(f: &Fixture) {
     let [run] = f.enqueue([f.new_run()]).await;
     f.advance(TICK);
