@@ -295,7 +295,7 @@ pub(crate) async fn is_busy(tx: &mut Tx<'_>, session: SessionId) -> StoreResult<
 
 /// The run of a session, which is locked, that is not over.
 pub(crate) async fn not_over(tx: &mut Tx<'_>, session: SessionId) -> StoreResult<Option<Run>> {
-    tx.conn.row::<RunRow>(&NOT_OVER, args![session]).await?.map(|row| row.value()).transpose()
+    tx.conn.row::<RunRow>(&NOT_OVER, args![session]).await?.map(RunRow::value).transpose()
 }
 
 // Changes.
