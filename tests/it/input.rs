@@ -27,6 +27,7 @@ fn values_that_are_not_valid() {
         (&["run", "--metadata", "[1]", "--", "true"], "--metadata"),
         (&["run", "--label", "two\nlines", "--", "true"], "label"),
         (&["run", "--label", "", "--", "true"], "label"),
+        (&["run", "--label", "ses_x", "--", "true"], "taken for an id"),
         (&["run", "--timeout", "soon", "--", "true"], "--timeout"),
         (&["run", "--timeout", "0s", "--", "true"], "timeout"),
         (&["run", "--timeout=-5s", "--", "true"], "timeout"),

@@ -56,7 +56,7 @@ pub enum Command {
     Label(LabelArgs),
     /// Deal with the runs of a host that went away.
     Recover(RecoverArgs),
-    /// Remove the workspaces of sessions that ended a while ago.
+    /// Remove the workspaces of sessions that ended a while ago; files that git ignores go with them.
     Cleanup(CleanupArgs),
     /// Write a session and its event log as JSON lines.
     Export(OneSession),

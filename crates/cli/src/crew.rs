@@ -7,9 +7,9 @@ use camino::{Utf8Path, Utf8PathBuf};
 use jiff::SignedDuration;
 use serde::Deserialize;
 
-use crate::duration;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::host::protocol::{BudgetWire, NewSessionWire, SessionWire, TaskWire};
+use crate::{duration, select};
 
 /// A crew file.
 #[derive(Debug, Deserialize)]
@@ -88,6 +88,8 @@ fn wire(task: CrewTask, directory: &Utf8Path, defaults: &Defaults) -> Outcome<Ta
     let CrewTask { name, argv, after, env, workspace, project, label, timeout, priority, metadata, budget } =
         task;
     let fault = |field: &str, reason: String| Failure::usage(format!("task {name:?}.{field}: {reason}"));
+    let label = label.unwrap_or_else(|| name.clone());
+    select::label(&label).map_err(|failure| fault("label", failure.message))?;
     let workspace = match (workspace, &project) {
         (Some(kind), _) => kind,
         (None, Some(_)) => "worktree".into(),
@@ -105,7 +107,7 @@ fn wire(task: CrewTask, directory: &Utf8Path, defaults: &Defaults) -> Outcome<Ta
     variables.extend(env);
     Ok(TaskWire {
         session: SessionWire::New(NewSessionWire {
-            label: Some(label.unwrap_or_else(|| name.clone())),
+            label: Some(label),
             agent: None,
             workspace,
             project: project.map(Into::into),

@@ -1,5 +1,6 @@
 //! From what a person typed to a session.
 
+use session_core::names::Label;
 use session_core::ports::SessionStore as _;
 use session_core::{SessionId, SessionRef};
 use session_store::SqlStore;
@@ -53,4 +54,14 @@ pub async fn several(context: &Context, texts: &[String]) -> Outcome<Vec<Session
 pub fn unknown(text: &str) -> Failure {
     Failure::new(Kind::NotFound, format!("there is no session {text:?}"))
         .hint("`roomette ps --all` lists the sessions")
+}
+
+/// A label by which a session can be found again.
+pub fn label(text: &str) -> Outcome<Label> {
+    let label = Label::new(text).map_err(|error| Failure::of(Kind::Usage, &error))?;
+    match text.parse::<SessionRef>() {
+        Ok(_) => Ok(label),
+        Err(_) => Err(Failure::usage(format!("the label {text:?} would be taken for an id, or for a path"))
+            .hint("choose one without an id's prefix and without `..`")),
+    }
 }

@@ -16,4 +16,4 @@ pub mod workspace;
 
 pub use progress::Progress;
 pub use recover::{Adopted, Recovery, recover};
-pub use runner::{Runner, RunnerOptions};
+pub use runner::{DirectOrder, Runner, RunnerOptions};

@@ -50,6 +50,18 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// How many orders may wait for one execution: each kind is passed on once.
 const ORDERS_MAX: usize = 8;
 
+/// How many direct orders may wait; further ones are refused.
+const DIRECT_ORDERS_MAX: usize = 1_024;
+
+/// An order to end what runs in a session here, past the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DirectOrder {
+    /// The session.
+    pub session: SessionId,
+    /// How.
+    pub mode: StopMode,
+}
+
 /// Claims runs and has each executed.
 pub struct Runner {
     coordinator: Coordinator,
@@ -62,6 +74,7 @@ pub struct Runner {
     /// Which claim each task executes.
     tasks: HashMap<task::Id, Fence>,
     retry_at: Option<Instant>,
+    direct: (mpsc::Sender<DirectOrder>, mpsc::Receiver<DirectOrder>),
     /// The last look into the queue failed: said once, not at each try.
     queue_failed: bool,
 }
@@ -86,6 +99,7 @@ impl Runner {
             executions: JoinSet::new(),
             tasks: HashMap::new(),
             retry_at: None,
+            direct: mpsc::channel(DIRECT_ORDERS_MAX),
             queue_failed: false,
         }
     }
@@ -94,6 +108,12 @@ impl Runner {
     #[must_use]
     pub fn progress(&self) -> Progress {
         self.progress.clone()
+    }
+
+    /// Where to send orders that the store cannot take, because it is full for example: what runs must be stoppable.
+    #[must_use]
+    pub fn direct_orders(&self) -> mpsc::Sender<DirectOrder> {
+        self.direct.0.clone()
     }
 
     /// Goes on with what was recovered and works the queue off, until `stop`; then ends what runs (or leaves it
@@ -121,6 +141,7 @@ impl Runner {
                 Some(ended) = self.executions.join_next_with_id(), if !self.executions.is_empty() => self.ended(ended),
                 () = queue.woken(), if !leaving => {}
                 () = orders.woken() => self.pass_orders().await,
+                Some(order) = self.direct.1.recv() => self.pass_direct(order),
                 () = at(self.retry_at), if !leaving => self.retry_at = None,
                 _ = renewal.tick() => self.keep_claims().await,
             }
@@ -228,6 +249,13 @@ impl Runner {
             Err(error) => {
                 tracing::warn!(error = &error as &dyn std::error::Error, "orders could not be read");
             }
+        }
+    }
+
+    fn pass_direct(&mut self, order: DirectOrder) {
+        let of_session = self.registry.iter().filter(|held| held.session == order.session);
+        for run in of_session.map(|held| held.fence.run).collect::<Vec<_>>() {
+            self.order(run, order.mode);
         }
     }
 

@@ -1,19 +1,15 @@
 //! `roomette label`.
 
-use session_core::names::Label;
-
 use crate::args::LabelArgs;
 use crate::context::Context;
-use crate::failure::{Failure, Kind, Outcome};
+use crate::failure::Outcome;
 use crate::host::link::Link;
 use crate::host::protocol::Request;
 use crate::select;
 
 /// Gives a session another label.
 pub async fn execute(context: &Context, args: LabelArgs) -> Outcome<()> {
-    if let Some(label) = &args.label {
-        Label::new(label).map_err(|error| Failure::of(Kind::Usage, &error))?;
-    }
+    args.label.as_deref().map(select::label).transpose()?;
     let sessions = select::several(context, &[args.session]).await?;
     let mut link = Link::attach(context, "label").await?;
     for session in sessions {

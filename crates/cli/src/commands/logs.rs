@@ -26,6 +26,7 @@ pub async fn execute(context: &Context, args: LogsArgs) -> Outcome<()> {
     let last = store.runs(id, 1).await?.pop();
     store.close().await;
     let directory = context.layout().session(id);
+    say_what_is_missing(context, &directory, args.tail.is_some());
     let start = args.tail.map_or(Start::Beginning, Start::Last);
     let printer = Printer { json: context.json, timestamps: args.timestamps, states: args.states };
     if let Some(run) = last.filter(|run| args.follow && !run.state.phase().is_ended()) {
@@ -36,6 +37,19 @@ pub async fn execute(context: &Context, args: LogsArgs) -> Outcome<()> {
         printer.print(&record.map_err(|error| unreadable(&directory, &error))?)?;
     }
     Ok(())
+}
+
+/// A log that has as many files as are kept has lost its beginning, and one that was removed is no empty one.
+fn say_what_is_missing(context: &Context, directory: &SessionDir, only_the_end: bool) {
+    let oldest = context.config.log.files.saturating_sub(1);
+    if !directory.root().as_std_path().exists() && directory.output_dir().as_std_path().exists() {
+        output::say("the log is gone: the workspace was removed");
+    } else if !only_the_end
+        && oldest > 0
+        && directory.root().join(format!("log.{oldest}")).as_std_path().exists()
+    {
+        output::say("the beginning may be missing: only log.files files of log.max_bytes are kept");
+    }
 }
 
 /// Shows what is there and what comes, until the run is over.

@@ -41,6 +41,10 @@ pub async fn execute(context: &Context, args: &RecoverArgs) -> Outcome<()> {
     if recovered.is_empty() {
         output::say("nothing to recover");
     }
+    let pending = sessions_whose_last_run(context, |phase| phase == RunPhase::Pending).await?.len();
+    if pending > 0 && !args.resume {
+        output::say(&format!("{pending} pending: the next `run`, `resume` or `serve` goes on with them"));
+    }
     if args.resume { run_again(context).await } else { Ok(()) }
 }
 
@@ -48,7 +52,7 @@ pub async fn execute(context: &Context, args: &RecoverArgs) -> Outcome<()> {
 async fn run_again(context: &Context) -> Outcome<()> {
     let defaults = run::defaults(context, &TaskArgs { env: Vec::new(), timeout: None })?;
     let defaults = Defaults { timeout: None, ..defaults };
-    let lost = lost_sessions(context).await?;
+    let lost = sessions_whose_last_run(context, |phase| phase == RunPhase::Lost).await?;
     let tasks: Vec<_> =
         lost.into_iter().map(|session| resume::again(session, Vec::new(), defaults.clone())).collect();
     if tasks.is_empty() {
@@ -62,22 +66,24 @@ async fn run_again(context: &Context) -> Outcome<()> {
     Ok(())
 }
 
-async fn lost_sessions(context: &Context) -> Outcome<Vec<SessionId>> {
+async fn sessions_whose_last_run(
+    context: &Context,
+    is_so: impl Fn(RunPhase) -> bool,
+) -> Outcome<Vec<SessionId>> {
     let Some(store) = context.read_store().await? else { return Ok(Vec::new()) };
     let filter = SessionFilter { live: true, ..SessionFilter::default() };
     let mut page = Page::first(Page::MAX);
-    let mut lost = Vec::new();
+    let mut found = Vec::new();
     loop {
         let listing = store.list(&filter, &page).await?;
-        let is_lost = |item: &&SessionSummary| {
-            item.last_run.as_ref().is_some_and(|run| run.state.phase() == RunPhase::Lost)
-        };
-        lost.extend(listing.items.iter().filter(is_lost).map(|item| item.session.id));
+        let wanted =
+            |item: &&SessionSummary| item.last_run.as_ref().is_some_and(|run| is_so(run.state.phase()));
+        found.extend(listing.items.iter().filter(wanted).map(|item| item.session.id));
         match listing.next {
             Some(cursor) => page = page.after(cursor),
             None => break,
         }
     }
     store.close().await;
-    Ok(lost)
+    Ok(found)
 }

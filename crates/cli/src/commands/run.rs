@@ -1,7 +1,6 @@
 //! `roomette run`: tasks, each in a session of its own.
 
 use camino::Utf8Path;
-use session_core::names::Label;
 use session_core::{SessionId, WorkspaceKind};
 use session_runner::workspace::check_repository;
 
@@ -14,7 +13,7 @@ use crate::host::link::{self, Connection};
 use crate::host::protocol::{
     BudgetWire, Enqueued, NewSessionWire, Reply, Request, SessionWire, Submit, TaskWire, Update,
 };
-use crate::{environment, output, view};
+use crate::{environment, output, select, view};
 
 /// Enqueues the tasks, then watches them unless told not to.
 pub async fn execute(context: &Context, args: RunArgs) -> Outcome<()> {
@@ -93,9 +92,7 @@ fn submission(context: &Context, args: RunArgs) -> Outcome<Submit> {
         ));
     }
     let (workspace, project) = workspace(&args)?;
-    if let Some(label) = &args.label {
-        Label::new(label).map_err(|error| Failure::of(Kind::Usage, &error))?;
-    }
+    args.label.as_deref().map(select::label).transpose()?;
     let metadata = args.metadata.unwrap_or_else(|| "{}".into());
     if let Err(error) = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(&metadata) {
         return Err(Failure::caused(Kind::Usage, "--metadata is not a JSON object", &error)

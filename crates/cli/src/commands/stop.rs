@@ -19,9 +19,12 @@ pub async fn stop(context: &Context, args: StopArgs) -> Outcome<()> {
     link.close().await;
     if reply? == (Reply::Stopped { runs: 0 }) {
         output::say("nothing was running");
-    } else if !args.detach {
-        settled(context, &sessions).await?;
+        return Ok(());
     }
+    if args.detach {
+        return told(context, &sessions, "stopping");
+    }
+    settled(context, &sessions).await?;
     told(context, &sessions, "stopped")
 }
 

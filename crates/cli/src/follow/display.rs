@@ -158,7 +158,8 @@ impl Live {
             *counts.entry(state).or_default() += 1;
         }
         let parts: Vec<_> = counts.iter().map(|(state, count)| format!("{count} {state}")).collect();
-        format!("{} sessions: {}", self.count, parts.join(", "))
+        let noun = if self.count == 1 { "session" } else { "sessions" };
+        format!("{} {noun}: {}", self.count, parts.join(", "))
     }
 }
 

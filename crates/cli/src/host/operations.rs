@@ -17,8 +17,9 @@ use session_manager::recovery::OnHostLoss;
 use session_manager::{Coordinator, DispatchOptions, Submission, Task, TaskSession};
 use session_runner::workspace::environment::check_variable;
 use session_runner::workspace::{Layout, finish_removals};
-use session_runner::{Recovery, recover};
+use session_runner::{DirectOrder, Recovery, recover};
 use session_store::SqlStore;
+use tokio::sync::mpsc;
 
 use super::cleanup::Cleaner;
 use super::protocol::{
@@ -38,6 +39,7 @@ pub struct Operations {
     coordinator: Coordinator,
     profile: RunnerProfile,
     store_name: String,
+    direct: Option<mpsc::Sender<DirectOrder>>,
     recovered: Vec<Recovered>,
 }
 
@@ -54,7 +56,15 @@ impl Operations {
         let shared = Arc::new(store.clone());
         let coordinator = Coordinator::new(context.env.clone(), shared, DispatchOptions::default());
         let store_name = context.store_url()?.to_string();
-        Ok(Self { context: context.clone(), store, coordinator, profile, store_name, recovered: Vec::new() })
+        Ok(Self {
+            context: context.clone(),
+            store,
+            coordinator,
+            profile,
+            store_name,
+            direct: None,
+            recovered: Vec::new(),
+        })
     }
 
     /// Deals with the runs of a host that went away. Returns those that go on.
@@ -147,13 +157,15 @@ impl Operations {
                 Err(error) => failed = Some(error),
             }
         }
-        failed.map_or(Ok(Reply::Done), |error| Err(error.into()))
+        failed.map_or(Ok(Reply::Done), |error| Err(self.past_the_store(sessions, StopMode::Kill, error)))
     }
 
     async fn stop(&self, sessions: &[SessionId], now: bool) -> Outcome<Reply> {
         let mode = if now { StopMode::Kill } else { StopMode::Graceful };
-        let runs = self.coordinator.stop(sessions, mode).await?.len();
-        Ok(Reply::Stopped { runs })
+        match self.coordinator.stop(sessions, mode).await {
+            Ok(runs) => Ok(Reply::Stopped { runs: runs.len() }),
+            Err(error) => Err(self.past_the_store(sessions, mode, error)),
+        }
     }
 
     async fn submit(&self, submit: Submit) -> Outcome<Reply> {
@@ -197,6 +209,27 @@ impl Operations {
                 let spec = again(last, argv, base_env, env, timeout)?;
                 Ok((task(TaskSession::Existing(id), spec.argv, spec.env, spec.timeout), Some(session)))
             }
+        }
+    }
+
+    /// Orders that the store cannot take go here from now on.
+    pub fn attach(&mut self, direct: mpsc::Sender<DirectOrder>) {
+        self.direct = Some(direct);
+    }
+
+    /// Passes an order on past a store that cannot take it.
+    fn past_the_store(&self, sessions: &[SessionId], mode: StopMode, error: StoreError) -> Failure {
+        let unavailable = matches!(error, StoreError::Unavailable(_));
+        let failure = Failure::from(error);
+        match &self.direct {
+            Some(direct) if unavailable => {
+                let sent = sessions
+                    .iter()
+                    .filter(|&&session| direct.try_send(DirectOrder { session, mode }).is_ok());
+                let _count = sent.count();
+                failure.hint("what runs is being ended all the same; that it was is recorded when the store can be written")
+            }
+            Some(_) | None => failure,
         }
     }
 

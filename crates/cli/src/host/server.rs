@@ -70,6 +70,7 @@ pub async fn serve(context: &Context, stay: Stay, up: impl FnOnce() -> Outcome<(
     let (coordinator, profile) = (operations.coordinator().clone(), operations.profile().clone());
     let runner = Runner::new(coordinator, operations.layout(), profile, options(context));
     let progress = runner.progress();
+    operations.attach(runner.direct_orders());
     let mut running = JoinSet::new();
     running.spawn(runner.run(recovery, stop.child_token()));
     let mut host = Host { context, operations: Arc::new(operations), progress, stop, stay };

@@ -73,7 +73,8 @@ impl fmt::Display for KeepReason {
             Self::Running => f.write_str("it is running"),
             Self::Open => f.write_str("it has not ended"),
             Self::TooYoung { age, older_than } => {
-                write!(f, "it ended {age:#} ago, and is kept for {older_than:#}")
+                let whole_seconds = SignedDuration::from_secs(age.as_secs());
+                write!(f, "it ended {whole_seconds:#} ago, and is kept for {older_than:#}")
             }
             Self::Unsaved(state) => write!(f, "{state} (--force removes it nevertheless)"),
         }
