@@ -94,6 +94,9 @@ fn data_directories_that_cannot_be_used() {
     fs::remove_file(home.data()).unwrap();
 
     fs::create_dir(home.data()).unwrap();
+    fs::write(home.data().join("sessions"), "a file").unwrap();
+    refused(&home, &["run", "--", "true"], 2, "sessions is a file");
+    fs::remove_file(home.data().join("sessions")).unwrap();
     fs::write(
         home.data().join("roomette.db"),
         "no database at all, and long enough to be looked at".repeat(40),

@@ -108,7 +108,7 @@ impl Context {
             }
             Err(error @ OpenError::SchemaOlder { .. }) => Err(Failure::of(Kind::Conflict, &error)
                 .hint("`roomette recover` brings it up to date, when no older host holds it any more")),
-            Err(error) => Err(error.into()),
+            Err(error) => Err(unreadable(&url, error.into())),
         }
     }
 
@@ -132,6 +132,19 @@ pub fn program() -> Outcome<Utf8PathBuf> {
         .map_err(|error| Failure::caused(Kind::Error, "the program's own path is unknown", &error))?;
     Utf8PathBuf::from_path_buf(path)
         .map_err(|path| Failure::usage(format!("the program's path {} is not UTF-8", path.display())))
+}
+
+/// Reading, too, needs a directory that can be written: SQLite keeps what readers and writer share beside the file.
+fn unreadable(url: &StoreUrl, failure: Failure) -> Failure {
+    let StoreUrl::Sqlite(path) = url else { return failure };
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    match directory.map(|parent| (parent, rustix::fs::access(parent, rustix::fs::Access::WRITE_OK))) {
+        Some((parent, Err(error))) => failure.hint(format!(
+            "{} cannot be written ({error}), and SQLite needs that even to read; a copy of the directory can be read",
+            parent.display()
+        )),
+        Some((_, Ok(()))) | None => failure,
+    }
 }
 
 /// Makes a database that only its owner can read: it holds what tasks were given, keys among it. SQLite gives the

@@ -79,7 +79,7 @@ impl Paths {
                 .hint("set ROOMETTE_HOME to a directory that you can write")
         };
         match fs::metadata(&self.data) {
-            Ok(found) if found.is_dir() => Ok(()),
+            Ok(found) if found.is_dir() => self.check_inside(),
             Ok(_) => Err(Failure::usage(format!("the data directory {} is a file", self.data))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.data).map_err(failed)?;
@@ -88,6 +88,18 @@ impl Paths {
             }
             Err(error) => Err(failed(error)),
         }
+    }
+
+    /// What must be directories inside is not something else.
+    fn check_inside(&self) -> Outcome<()> {
+        for name in ["sessions", "output"] {
+            let path = self.data.join(name);
+            if fs::metadata(&path).is_ok_and(|found| !found.is_dir()) {
+                return Err(Failure::usage(format!("{path} is a file, and must be a directory"))
+                    .hint("move it away, or set ROOMETTE_HOME to another directory"));
+            }
+        }
+        Ok(())
     }
 }
 

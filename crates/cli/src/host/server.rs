@@ -111,18 +111,21 @@ impl Host<'_> {
         let mut busy = self.progress.subscribe();
         let linger = self.context.config.host.linger.unsigned_abs();
         let mut leave_at = (self.stay == Stay::WhileNeeded).then(|| Instant::now() + linger);
+        let mut accept_at = None;
         loop {
+            let may_accept = accept_at.is_none() && connections.len() < CONNECTIONS_MAX;
             tokio::select! {
-                accepted = listener.accept(), if connections.len() < CONNECTIONS_MAX => {
+                accepted = listener.accept(), if may_accept => {
                     match accepted {
                         Ok((stream, _)) => drop(connections.spawn(self.connection(stream))),
                         Err(error) => {
                             tracing::warn!(%error, "a command could not be accepted");
                             // Out of descriptors, most likely: not to be asked again at full speed.
-                            tokio::time::sleep(ACCEPT_PAUSE).await;
+                            accept_at = Some(Instant::now() + ACCEPT_PAUSE);
                         }
                     }
                 }
+                () = until(accept_at), if accept_at.is_some() => accept_at = None,
                 Some(_) = connections.join_next(), if !connections.is_empty() => {}
                 Ok(()) = busy.changed() => busy.mark_unchanged(),
                 _ = runner.join_next() => return Err(Failure::new(Kind::Error, "the runner ended")),
