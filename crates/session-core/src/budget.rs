@@ -39,6 +39,15 @@ impl Budget {
     }
 }
 
+/// A change of what a session may use up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BudgetChange {
+    /// These limits from now on.
+    Set(Budget),
+    /// So much more of each (a top-up); what has no limit keeps none.
+    Add(Usage),
+}
+
 /// What was, or may be, used up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Usage {

@@ -1,7 +1,8 @@
 //! What the outside world gives: the time and fresh ids. Both are arguments everywhere else.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use uuid::{Builder, Uuid};
@@ -12,6 +13,9 @@ use crate::ids::{CrewId, RunId, RunnerId, SessionId};
 pub trait Clock: Send + Sync + fmt::Debug {
     /// The current time, in whole milliseconds: that is what is stored and compared everywhere.
     fn now(&self) -> Timestamp;
+    /// The time that has passed since a fixed moment: never goes back, and nobody can set it. What waits is measured
+    /// by it, so that a wall clock that is stepped neither ends a session nor keeps it for ever.
+    fn elapsed(&self) -> Duration;
 }
 
 /// Where random bits come from.
@@ -42,6 +46,12 @@ impl Env {
     #[must_use]
     pub fn now(&self) -> Timestamp {
         self.clock.now()
+    }
+
+    /// The time since a fixed moment, by a clock that nobody can set.
+    #[must_use]
+    pub fn elapsed(&self) -> Duration {
+        self.clock.elapsed()
     }
 
     /// A fresh session id.
@@ -92,6 +102,12 @@ impl Clock for SystemClock {
     #[expect(clippy::disallowed_methods, reason = "the one place where the time is read")]
     fn now(&self) -> Timestamp {
         whole_milliseconds(Timestamp::now())
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "the one place where the time is read")]
+    fn elapsed(&self) -> Duration {
+        static FIRST: OnceLock<Instant> = OnceLock::new();
+        FIRST.get_or_init(Instant::now).elapsed()
     }
 }
 

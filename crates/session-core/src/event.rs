@@ -169,6 +169,11 @@ pub enum EventKind {
     Summary,
     /// A budget is nearly spent.
     Warning,
+    /// A resume came this far. `{step, …}`
+    SessionResume,
+    /// A person gave an answer that holds for the rest of the session. `{scope, …}`; see
+    /// [`Grant`](crate::approvals::Grant).
+    Grant,
     /// Anything else, named by who appends it.
     Other(OtherKind),
 }
@@ -194,6 +199,8 @@ impl EventKind {
             Self::Result => "result",
             Self::Summary => "summary",
             Self::Warning => "warning",
+            Self::SessionResume => "session.resume",
+            Self::Grant => "grant",
             Self::Other(other) => other.as_str(),
         }
     }
@@ -226,6 +233,8 @@ impl FromStr for EventKind {
             "result" => Self::Result,
             "summary" => Self::Summary,
             "warning" => Self::Warning,
+            "session.resume" => Self::SessionResume,
+            "grant" => Self::Grant,
             other => Self::Other(OtherKind(Producer::new(other)?)),
         })
     }
@@ -259,7 +268,7 @@ mod tests {
 
     #[test]
     fn kinds_are_parsed_back() {
-        let known = "session.created session.state session.label run.state bound message thought tool_call tool_result plan usage permission error result summary warning";
+        let known = "session.created session.state session.label run.state bound message thought tool_call tool_result plan usage permission error result summary warning session.resume grant";
         for name in known.split(' ') {
             let kind: EventKind = name.parse().unwrap();
             assert!(!matches!(kind, EventKind::Other(_)), "{name}");

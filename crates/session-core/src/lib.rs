@@ -27,13 +27,16 @@
 #![forbid(unsafe_code)]
 
 pub mod affinity;
+pub mod approvals;
 pub mod budget;
+pub mod context;
 pub mod correlation;
 pub mod env;
 pub mod error;
 pub mod event;
 #[cfg(test)]
 mod golden;
+pub mod grants;
 pub mod history;
 pub mod identity;
 pub mod ids;
@@ -45,6 +48,7 @@ pub mod session;
 pub mod state;
 #[cfg(feature = "testing")]
 pub mod testing;
+pub mod tools;
 pub mod wake;
 
 pub use env::{Clock, Env, IdSource};

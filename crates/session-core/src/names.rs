@@ -144,6 +144,19 @@ name_type! {
     Hostname, "the host name", 255
 }
 name_type! {
+    /// A caller's own name for a session, such as `telegram:dm:42` or a ticket: unique per principal among sessions
+    /// that are not terminated.
+    ExternalKey, "the external key", 500
+}
+name_type! {
+    /// A tool that an agent may call, such as `write_file` or `mcp__github__create_issue`.
+    ToolName, "the tool name", 200
+}
+name_type! {
+    /// What an agent was started as, such as `reviewer`.
+    Role, "the role", 200
+}
+name_type! {
     /// Who appends events, for telling retries apart.
     Producer, "the producer", 200
 }

@@ -15,6 +15,5 @@
 pub mod crew;
 pub mod dispatch;
 pub mod recovery;
-pub mod registry;
 
 pub use dispatch::{Coordinator, DispatchError, DispatchOptions, Submission, Task, TaskSession};

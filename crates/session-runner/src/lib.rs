@@ -8,6 +8,7 @@
 
 pub mod doctor;
 mod executors;
+mod held;
 pub mod process;
 mod progress;
 mod recover;

@@ -12,7 +12,6 @@ use session_core::wake::Topic;
 use session_core::{RunId, RunnerId, SessionId};
 use session_manager::Coordinator;
 use session_manager::recovery::OnHostLoss;
-use session_manager::registry::Registry;
 use tokio::sync::mpsc;
 use tokio::task::{self, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
@@ -20,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::executors::Order;
 use crate::executors::command::{Execution, Start};
+use crate::held::HeldRuns;
 use crate::process::KeeperProgram;
 use crate::progress::Progress;
 use crate::recover::Recovery;
@@ -69,7 +69,7 @@ pub struct Runner {
     profile: RunnerProfile,
     options: Arc<RunnerOptions>,
     progress: Progress,
-    registry: Registry<mpsc::Sender<Order>>,
+    held: HeldRuns<mpsc::Sender<Order>>,
     executions: JoinSet<()>,
     /// Which claim each task executes.
     tasks: HashMap<task::Id, Fence>,
@@ -88,14 +88,14 @@ impl Runner {
         profile: RunnerProfile,
         options: RunnerOptions,
     ) -> Self {
-        let registry = Registry::new(options.runs_at_once);
+        let held = HeldRuns::new(options.runs_at_once);
         Self {
             coordinator,
             layout,
             profile,
             options: Arc::new(options),
             progress: Progress::default(),
-            registry,
+            held,
             executions: JoinSet::new(),
             tasks: HashMap::new(),
             retry_at: None,
@@ -154,7 +154,7 @@ impl Runner {
 
     /// Takes runs for as long as there is room and there are any.
     async fn claim(&mut self) {
-        while self.registry.free() > 0 && self.retry_at.is_none() {
+        while self.held.free() > 0 && self.retry_at.is_none() {
             match self.coordinator.claim(&self.profile).await {
                 Ok(Some(claimed)) => {
                     self.queue_failed = false;
@@ -177,7 +177,7 @@ impl Runner {
     fn begin(&mut self, claimed: ClaimedRun, start: Start) {
         let (sender, orders) = mpsc::channel(ORDERS_MAX);
         let (fence, session): (Fence, SessionId) = (claimed.run.fence(), claimed.session.id);
-        self.registry.hold(fence, session, sender);
+        self.held.hold(fence, session, sender);
         self.progress.begin(fence.run);
         let execution = Execution {
             coordinator: self.coordinator.clone(),
@@ -203,7 +203,7 @@ impl Runner {
             }
         };
         if let Some(fence) = self.tasks.remove(&id)
-            && self.registry.release(fence).is_some()
+            && self.held.release(fence).is_some()
         {
             self.progress.end(fence.run);
         }
@@ -213,7 +213,7 @@ impl Runner {
     /// its clock, our own would be among them.
     async fn keep_claims(&mut self) {
         let mut renewed = true;
-        for fence in self.registry.fences() {
+        for fence in self.held.fences() {
             match self.coordinator.renew(fence).await {
                 Ok(Directive::Continue) => {}
                 Ok(Directive::Stop(mode)) => self.order(fence.run, mode),
@@ -253,14 +253,14 @@ impl Runner {
     }
 
     fn pass_direct(&mut self, order: DirectOrder) {
-        let of_session = self.registry.iter().filter(|held| held.session == order.session);
+        let of_session = self.held.iter().filter(|held| held.session == order.session);
         for run in of_session.map(|held| held.fence.run).collect::<Vec<_>>() {
             self.order(run, order.mode);
         }
     }
 
     fn order(&mut self, run: RunId, mode: StopMode) {
-        if let Some(handle) = self.registry.order(run, mode) {
+        if let Some(handle) = self.held.order(run, mode) {
             send(handle, Order::Stop(mode));
         }
     }
@@ -271,7 +271,7 @@ impl Runner {
             OnHostLoss::End => Order::HostEnds,
             OnHostLoss::Adopt => Order::Leave,
         };
-        for held in self.registry.iter() {
+        for held in self.held.iter() {
             send(&held.handle, order);
         }
     }

@@ -42,6 +42,8 @@ pub fn fold(events: &[Event]) -> History {
             | EventKind::Error
             | EventKind::Result
             | EventKind::Warning
+            | EventKind::SessionResume
+            | EventKind::Grant
             | EventKind::Other(_) => continue,
         };
         if let Some(part) = part {

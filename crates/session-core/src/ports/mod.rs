@@ -1,15 +1,20 @@
-//! The ports: what the program needs of a store, told by meaning and not by table.
+//! The ports: what the program needs of a store and of whatever is alive behind a session, told by meaning and not by
+//! table or process.
 //!
-//! Rules that hold for every method: it is one transaction; what is not found is `Ok(None)` where the answer is
+//! Rules that hold for every method of a store: it is one transaction; what is not found is `Ok(None)` where the answer is
 //! the thing itself, and an error where something was to be done to it; times are arguments and come from one
 //! clock; an error means that nothing has changed. Every implementation passes the conformance suite in
 //! [`testing`](crate::testing) (feature `testing`).
 
+mod engine;
 mod events;
+mod lifecycle;
 mod runs;
 mod sessions;
 
+pub use engine::{Engine, EngineError, Orchestrator, Release, SessionFactory};
 pub use events::{Appended, Author, EventStore};
+pub use lifecycle::{LifecycleEvent, LifecycleSink, ResumeStep, SinkError};
 pub use runs::{ClaimedRun, Directive, NewCrew, NewRun, RunOf, RunProgress, RunStore};
 pub use sessions::{Cursor, Listing, Page, STAMP_EVERY, SessionFilter, SessionStore};
 

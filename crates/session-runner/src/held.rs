@@ -1,6 +1,6 @@
 //! The runs that one process holds: pure bookkeeping, without clock, lock or I/O.
 //!
-//! The registry decides how many more runs may be taken and which orders are new; the runner acts.
+//! It decides how many more runs may be taken and which orders are new; the runner acts.
 
 use std::collections::HashMap;
 
@@ -9,72 +9,60 @@ use session_core::{RunId, SessionId};
 
 /// The runs that one process holds, each with a handle `H` to whatever executes it.
 #[derive(Debug)]
-pub struct Registry<H> {
+pub(crate) struct HeldRuns<H> {
     capacity: usize,
     held: HashMap<RunId, Held<H>>,
 }
 
 /// One run that is held.
 #[derive(Debug)]
-pub struct Held<H> {
+pub(crate) struct Held<H> {
     /// The claim.
-    pub fence: Fence,
+    pub(crate) fence: Fence,
     /// Its session.
-    pub session: SessionId,
+    pub(crate) session: SessionId,
     /// Whatever executes it.
-    pub handle: H,
+    pub(crate) handle: H,
     stop: Option<StopMode>,
 }
 
-impl<H> Registry<H> {
-    /// An empty registry for `capacity` runs at once.
+impl<H> HeldRuns<H> {
+    /// Room for `capacity` runs at once.
     #[must_use]
-    pub fn new(capacity: usize) -> Self {
+    pub(crate) fn new(capacity: usize) -> Self {
         Self { capacity, held: HashMap::new() }
     }
 
     /// How many more runs may be taken.
     #[must_use]
-    pub fn free(&self) -> usize {
+    pub(crate) fn free(&self) -> usize {
         self.capacity.saturating_sub(self.held.len())
     }
 
-    /// How many runs are held.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.held.len()
-    }
-
-    /// No run is held.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.held.is_empty()
-    }
-
     /// Holds a run from now on. Adopted runs may exceed the capacity: they were there before.
-    pub fn hold(&mut self, fence: Fence, session: SessionId, handle: H) {
+    pub(crate) fn hold(&mut self, fence: Fence, session: SessionId, handle: H) {
         self.held.insert(fence.run, Held { fence, session, handle, stop: None });
     }
 
     /// Lets go of a claim that is over. A later claim on the same run stays.
-    pub fn release(&mut self, fence: Fence) -> Option<Held<H>> {
+    pub(crate) fn release(&mut self, fence: Fence) -> Option<Held<H>> {
         if self.held.get(&fence.run)?.fence == fence { self.held.remove(&fence.run) } else { None }
     }
 
     /// Every run that is held.
-    pub fn iter(&self) -> impl Iterator<Item = &Held<H>> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Held<H>> {
         self.held.values()
     }
 
     /// The claims to keep alive.
     #[must_use]
-    pub fn fences(&self) -> Vec<Fence> {
+    pub(crate) fn fences(&self) -> Vec<Fence> {
         self.held.values().map(|held| held.fence).collect()
     }
 
     /// Notes an order to stop. The handle comes back only when the order is new or harder than the one before,
     /// so that each is passed on once.
-    pub fn order(&mut self, run: RunId, mode: StopMode) -> Option<&H> {
+    pub(crate) fn order(&mut self, run: RunId, mode: StopMode) -> Option<&H> {
         let held = self.held.get_mut(&run)?;
         if held.stop >= Some(mode) {
             return None;
@@ -94,39 +82,39 @@ mod tests {
     #[test]
     fn capacity_counts_what_is_held() {
         let (env, _clock) = testing::env();
-        let mut registry = Registry::new(1);
+        let mut held = HeldRuns::new(1);
         let fence = Fence { run: env.run_id(), epoch: Epoch(1) };
-        registry.hold(fence, env.session_id(), ());
-        assert_eq!((registry.free(), registry.len()), (0, 1));
-        registry.hold(Fence { run: env.run_id(), epoch: Epoch(1) }, env.session_id(), ());
-        assert_eq!(registry.free(), 0, "adopted runs may exceed the capacity");
-        assert!(registry.release(fence).is_some());
-        assert!(registry.release(fence).is_none());
+        held.hold(fence, env.session_id(), ());
+        assert_eq!((held.free(), held.fences().len()), (0, 1));
+        held.hold(Fence { run: env.run_id(), epoch: Epoch(1) }, env.session_id(), ());
+        assert_eq!(held.free(), 0, "adopted runs may exceed the capacity");
+        assert!(held.release(fence).is_some());
+        assert!(held.release(fence).is_none());
     }
 
     #[test]
     fn the_end_of_an_old_claim_leaves_the_new_one() {
         let (env, _clock) = testing::env();
-        let mut registry = Registry::new(1);
+        let mut held = HeldRuns::new(1);
         let old = Fence { run: env.run_id(), epoch: Epoch(1) };
         let new = Fence { epoch: Epoch(2), ..old };
-        registry.hold(old, env.session_id(), "old");
-        registry.hold(new, env.session_id(), "new");
-        assert!(registry.release(old).is_none());
-        assert_eq!(registry.fences(), [new]);
-        assert_eq!(registry.release(new).map(|held| held.handle), Some("new"));
+        held.hold(old, env.session_id(), "old");
+        held.hold(new, env.session_id(), "new");
+        assert!(held.release(old).is_none());
+        assert_eq!(held.fences(), [new]);
+        assert_eq!(held.release(new).map(|held| held.handle), Some("new"));
     }
 
     #[test]
     fn orders_are_passed_on_once_and_only_harden() {
         let (env, _clock) = testing::env();
-        let mut registry = Registry::new(2);
+        let mut held = HeldRuns::new(2);
         let fence = Fence { run: env.run_id(), epoch: Epoch(1) };
-        registry.hold(fence, env.session_id(), "handle");
-        assert_eq!(registry.order(fence.run, StopMode::Graceful), Some(&"handle"));
-        assert_eq!(registry.order(fence.run, StopMode::Graceful), None);
-        assert_eq!(registry.order(fence.run, StopMode::Kill), Some(&"handle"));
-        assert_eq!(registry.order(fence.run, StopMode::Graceful), None);
-        assert_eq!(registry.order(env.run_id(), StopMode::Kill), None);
+        held.hold(fence, env.session_id(), "handle");
+        assert_eq!(held.order(fence.run, StopMode::Graceful), Some(&"handle"));
+        assert_eq!(held.order(fence.run, StopMode::Graceful), None);
+        assert_eq!(held.order(fence.run, StopMode::Kill), Some(&"handle"));
+        assert_eq!(held.order(fence.run, StopMode::Graceful), None);
+        assert_eq!(held.order(env.run_id(), StopMode::Kill), None);
     }
 }
