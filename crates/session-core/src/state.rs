@@ -210,6 +210,8 @@ code_enum! {
         SandboxViolation = "sandbox_violation",
         /// It made room for another.
         Evicted = "evicted",
+        /// Whatever was to be alive behind it could not be made.
+        EngineFailed = "engine_failed",
         /// Its workspace was removed by a cleanup.
         CleanedUp = "cleaned_up",
         /// Its client changed its roots after they were locked.

@@ -14,6 +14,9 @@
 
 pub mod crew;
 pub mod dispatch;
+pub mod eviction;
+pub mod options;
 pub mod recovery;
+pub mod registry;
 
 pub use dispatch::{Coordinator, DispatchError, DispatchOptions, Submission, Task, TaskSession};

@@ -1,0 +1,139 @@
+//! Who gives way when there is no room: a choice among values, and nothing else.
+
+use jiff::Timestamp;
+use session_core::SessionId;
+use session_core::names::Principal;
+
+use crate::options::EvictionStrategy;
+
+/// A session that could give way: it has an engine, no run in flight, and nothing is being done to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Candidate<'r> {
+    /// The session.
+    pub session: SessionId,
+    /// Whose it is.
+    pub principal: &'r Principal,
+    /// Since when it is idle; `None` while it is active.
+    pub idle_since: Option<Timestamp>,
+    /// When it was last used.
+    pub last_used: Timestamp,
+    /// When it was opened.
+    pub opened_at: Timestamp,
+}
+
+/// The session that gives way, and how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Victim {
+    /// The session.
+    pub session: SessionId,
+    /// What becomes of it.
+    pub fate: Fate,
+}
+
+/// What becomes of a session that gives way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// It can come back.
+    Suspended,
+    /// It is over.
+    Terminated,
+}
+
+/// The session that gives way to one of `principal`, if any may.
+///
+/// One's own come before another's, idle ones before active ones, and those that were left alone longest before the
+/// rest; equal ones are ordered by their ids, so that the same sessions always lead to the same choice.
+pub fn pick_victim<'r>(
+    strategy: EvictionStrategy,
+    principal: &Principal,
+    candidates: impl Iterator<Item = Candidate<'r>>,
+) -> Option<Victim> {
+    match strategy {
+        EvictionStrategy::RejectNew => None,
+        EvictionStrategy::SuspendOldestIdle => candidates
+            .min_by_key(|candidate| {
+                let foreign = candidate.principal != principal;
+                let active = candidate.idle_since.is_none();
+                let alone_since = candidate.idle_since.unwrap_or(candidate.last_used);
+                (foreign, active, alone_since, candidate.session)
+            })
+            .map(|candidate| Victim { session: candidate.session, fate: Fate::Suspended }),
+        EvictionStrategy::TerminateOldest => candidates
+            .filter(|candidate| candidate.principal == principal)
+            .min_by_key(|candidate| (candidate.opened_at, candidate.session))
+            .map(|candidate| Victim { session: candidate.session, fate: Fate::Terminated }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use session_core::Id as _;
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn id(number: u128) -> SessionId {
+        SessionId::from_uuid(Uuid::from_u128(number)).unwrap()
+    }
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn active(number: u128, principal: &Principal, used: i64) -> Candidate<'_> {
+        Candidate { session: id(number), principal, idle_since: None, last_used: at(used), opened_at: at(0) }
+    }
+
+    fn idle(number: u128, principal: &Principal, since: i64) -> Candidate<'_> {
+        Candidate { idle_since: Some(at(since)), ..active(number, principal, since - 1) }
+    }
+
+    fn pick(strategy: EvictionStrategy, principal: &Principal, candidates: &[Candidate<'_>]) -> Option<u128> {
+        let forward = pick_victim(strategy, principal, candidates.iter().copied());
+        let backward = pick_victim(strategy, principal, candidates.iter().rev().copied());
+        assert_eq!(forward, backward, "the order of the candidates decides nothing");
+        forward.map(|victim| victim.session.as_uuid().as_u128())
+    }
+
+    #[test]
+    fn idle_before_active_and_own_before_foreign() {
+        let (me, you) = (Principal::new("me").unwrap(), Principal::new("you").unwrap());
+        let suspend = EvictionStrategy::SuspendOldestIdle;
+        let all = [active(1, &me, 5), idle(2, &me, 9), idle(3, &me, 8), idle(4, &you, 1), active(5, &you, 1)];
+        assert_eq!(pick(suspend, &me, &all), Some(3));
+        assert_eq!(pick(suspend, &me, &[all[0], all[3], all[4]]), Some(1), "own, though it is active");
+        assert_eq!(pick(suspend, &me, &all[3..]), Some(4), "another's only when there is none of one's own");
+        assert_eq!(pick(suspend, &me, &all[4..]), Some(5));
+        assert_eq!(pick(suspend, &me, &[]), None);
+        let fate = pick_victim(suspend, &me, all.iter().copied()).unwrap().fate;
+        assert_eq!(fate, Fate::Suspended);
+    }
+
+    #[test]
+    fn equal_ones_are_told_apart_by_their_ids() {
+        let me = Principal::new("me").unwrap();
+        let twins = [active(2, &me, 5), active(1, &me, 5)];
+        assert_eq!(pick(EvictionStrategy::SuspendOldestIdle, &me, &twins), Some(1));
+        assert_eq!(pick(EvictionStrategy::TerminateOldest, &me, &twins), Some(1));
+    }
+
+    #[test]
+    fn termination_takes_the_oldest_of_ones_own_and_nobody_elses() {
+        let (me, you) = (Principal::new("me").unwrap(), Principal::new("you").unwrap());
+        let terminate = EvictionStrategy::TerminateOldest;
+        let old = Candidate { opened_at: at(-9), ..active(1, &you, 0) };
+        let mine = [
+            Candidate { opened_at: at(-5), ..active(2, &me, 9) },
+            Candidate { opened_at: at(-4), ..idle(3, &me, 1) },
+        ];
+        assert_eq!(pick(terminate, &me, &[old, mine[0], mine[1]]), Some(2));
+        assert_eq!(pick(terminate, &me, &[old]), None);
+        assert_eq!(pick_victim(terminate, &me, mine.into_iter()).unwrap().fate, Fate::Terminated);
+    }
+
+    #[test]
+    fn whoever_comes_is_refused() {
+        let me = Principal::new("me").unwrap();
+        assert_eq!(pick(EvictionStrategy::RejectNew, &me, &[idle(1, &me, 1)]), None);
+    }
+}

@@ -1,0 +1,1 @@
+//! The registry against what it promises.
