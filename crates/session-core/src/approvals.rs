@@ -1,8 +1,8 @@
 //! Approvals: what a person allowed or forbade in one session, once and for all of that session and for no other.
 //!
 //! Two caches, one by tool and one by command; a refusal in either beats a permission in the other. They are a fold
-//! over the session's `grant` events, so that a session that is resumed knows what was granted to it, and a fork of it
-//! begins with what its past holds.
+//! over the session's `grant` events, so that a session that is resumed knows what was granted to it. A session that was
+//! forked or imported knows nothing of what its log says was granted to another.
 
 use std::collections::BTreeMap;
 use std::fmt;

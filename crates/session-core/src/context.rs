@@ -87,10 +87,15 @@ pub struct Restored {
 
 impl Restored {
     /// Reads a session's log, from its beginning and in order.
+    ///
+    /// What was granted before the session was forked or imported was granted to another one, and what a run says of
+    /// itself grants nothing: both are left out.
     #[must_use]
     pub fn from_log(events: &[Event]) -> Self {
-        let grants = events.iter().filter(|event| event.body.kind == EventKind::Grant);
-        Self { history: reconstruct_messages(events), grants: grants.filter_map(read).collect() }
+        let own = events.iter().rposition(begins_another).map_or(events, |place| &events[place + 1..]);
+        let of_a_person = |event: &&Event| event.body.kind == EventKind::Grant && event.body.run.is_none();
+        let grants = own.iter().filter(of_a_person).filter_map(read).collect();
+        Self { history: reconstruct_messages(events), grants }
     }
 }
 
@@ -111,6 +116,11 @@ impl Grant {
         };
         NewEvent::internal(EventKind::Grant, None, &payload)
     }
+}
+
+/// Whether what lies before this event is the past of another session.
+fn begins_another(event: &Event) -> bool {
+    matches!(event.body.kind.as_str(), "session.forked" | "session.imported")
 }
 
 /// The grant that an event records; `None` for what grants nothing that could be understood.
@@ -170,6 +180,19 @@ mod tests {
         let restored = Restored::from_log(&log(grants.iter().map(Grant::event).collect()));
         assert_eq!(restored.grants, grants);
         assert!(restored.history.messages.is_empty());
+    }
+
+    #[test]
+    fn what_was_granted_to_another_session_or_by_a_run_to_itself_grants_nothing() {
+        let grant = |name| Grant::Tool { name: ToolName::new(name).unwrap(), verdict: Verdict::Allow };
+        let marker = |kind: &str| NewEvent::internal(kind.parse().unwrap(), None, &json!({}));
+        for kind in ["session.forked", "session.imported"] {
+            let events = log(vec![grant("old").event(), marker(kind), grant("own").event()]);
+            assert_eq!(Restored::from_log(&events).grants, [grant("own")], "{kind}");
+        }
+        let run = crate::ids::RunId::from_uuid(uuid::Uuid::from_u128(7));
+        let of_a_run = NewEvent { run, ..grant("own").event() };
+        assert!(Restored::from_log(&log(vec![of_a_run])).grants.is_empty());
     }
 
     #[test]
