@@ -1,12 +1,16 @@
 //! Budgets: reserve the worst before, settle the truth after (SPEC section 5).
 //!
-//! Parallel prompts and children reserve from one meter, so together they cannot overshoot. Sums saturate:
-//! absurd figures exhaust a budget, they never wrap around it.
+//! Parallel prompts and children reserve from one account, so together they cannot overshoot. Sums saturate:
+//! absurd figures exhaust a budget, they never wrap around it. [`Account`] decides, in one process's [`Meter`] and
+//! in every store's ledger alike.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+mod meter;
+mod window;
 
-use jiff::{SignedDuration, Timestamp};
 use thiserror::Error;
+
+pub use self::meter::{Meter, Reserved};
+pub use self::window::{HourlyLimit, HourlyWindow, minute_of};
 
 /// What a session may use up in all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -29,7 +33,9 @@ impl Default for Budget {
 }
 
 impl Budget {
-    fn limit(&self, resource: Resource) -> u64 {
+    /// The limit of one resource; [`u64::MAX`] for none.
+    #[must_use]
+    pub fn limit(&self, resource: Resource) -> u64 {
         match resource {
             Resource::Tokens => self.tokens_max,
             Resource::ToolCalls => self.tool_calls_max,
@@ -37,15 +43,6 @@ impl Budget {
             Resource::Cost => self.cost_micros_max.unwrap_or(u64::MAX),
         }
     }
-}
-
-/// A change of what a session may use up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BudgetChange {
-    /// These limits from now on.
-    Set(Budget),
-    /// So much more of each (a top-up); what has no limit keeps none.
-    Add(Usage),
 }
 
 /// What was, or may be, used up.
@@ -62,6 +59,9 @@ pub struct Usage {
 }
 
 impl Usage {
+    /// Nothing at all.
+    pub const NONE: Self = Self { tokens: 0, tool_calls: 0, turns: 0, cost_micros: 0 };
+
     /// Both together.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
@@ -73,7 +73,9 @@ impl Usage {
         }
     }
 
-    fn minus(self, other: Self) -> Self {
+    /// The first without the second; what would be below nothing is nothing.
+    #[must_use]
+    pub fn minus(self, other: Self) -> Self {
         Self {
             tokens: self.tokens.saturating_sub(other.tokens),
             tool_calls: self.tool_calls.saturating_sub(other.tool_calls),
@@ -82,7 +84,9 @@ impl Usage {
         }
     }
 
-    fn of(self, resource: Resource) -> u64 {
+    /// The part of one resource.
+    #[must_use]
+    pub fn of(self, resource: Resource) -> u64 {
         match resource {
             Resource::Tokens => self.tokens,
             Resource::ToolCalls => self.tool_calls,
@@ -124,22 +128,46 @@ pub struct Exhausted {
     pub asked: u64,
 }
 
-/// A budget and what was used of it: one session's, shared by everything that works for it.
-#[derive(Debug)]
-pub struct Meter {
-    // A std mutex: held for a few additions, never across an await.
-    account: Mutex<Account>,
+/// A change of limits; what was used stays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum BudgetChange {
+    /// These limits from now on, higher or lower.
+    Set(Budget),
+    /// So much more of each resource. One without a limit stays without.
+    Add(Usage),
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Account {
-    budget: Budget,
-    used: Usage,
-    reserved: Usage,
+impl BudgetChange {
+    /// The limits after the change. A sum beyond all numbers is the largest, which is no limit.
+    #[must_use]
+    pub fn applied_to(self, budget: Budget) -> Budget {
+        match self {
+            Self::Set(budget) => budget,
+            Self::Add(more) => Budget {
+                tokens_max: budget.tokens_max.saturating_add(more.tokens),
+                tool_calls_max: budget.tool_calls_max.saturating_add(more.tool_calls),
+                turns_max: budget.turns_max.map(|max| max.saturating_add(more.turns)),
+                cost_micros_max: budget.cost_micros_max.map(|max| max.saturating_add(more.cost_micros)),
+            },
+        }
+    }
+}
+
+/// A budget, what was used of it, and what is set aside by work that has not settled: plain values, and every decision
+/// about them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Account {
+    /// The limits.
+    pub budget: Budget,
+    /// Used up so far.
+    pub used: Usage,
+    /// Set aside by work that has not settled.
+    pub reserved: Usage,
 }
 
 impl Account {
-    fn reserve(&mut self, worst: Usage) -> Result<(), Exhausted> {
+    /// Sets `worst` aside, or says of which resource there is too little left; then nothing has changed.
+    pub fn reserve(&mut self, worst: Usage) -> Result<(), Exhausted> {
         for &resource in Resource::ALL {
             let (limit, asked) = (self.budget.limit(resource), worst.of(resource));
             let (used, reserved) = (self.used.of(resource), self.reserved.of(resource));
@@ -152,18 +180,30 @@ impl Account {
         Ok(())
     }
 
-    fn settle(&mut self, worst: Usage, actual: Usage) -> Settled {
-        let share = |account: &Self| {
-            let fraction = |&resource: &Resource| {
-                let (used, limit) = (account.used.of(resource), account.budget.limit(resource));
-                limit != u64::MAX && u128::from(used) * 100 >= u128::from(limit) * u128::from(WARN_AT_PERCENT)
-            };
-            Resource::ALL.iter().copied().find(fraction)
-        };
-        let before = share(self);
+    /// Gives back what was set aside and books what was really used, also if that is more.
+    pub fn settle(&mut self, worst: Usage, actual: Usage) -> Settled {
+        let before = *self;
         self.reserved = self.reserved.minus(worst);
         self.used = self.used.plus(actual);
-        Settled { used: self.used, warn: if before.is_none() { share(self) } else { None } }
+        let crossed = |resource: &Resource| !before.is_short_of(*resource) && self.is_short_of(*resource);
+        Settled { used: self.used, warn: Resource::ALL.iter().copied().filter(crossed).collect() }
+    }
+
+    /// Books all that is set aside as used: whoever set it aside is gone, and nobody knows what it really took.
+    pub fn forfeit(&mut self) -> Settled {
+        self.settle(self.reserved, self.reserved)
+    }
+
+    /// Changes the limits; usage stays. Warns of nothing: whoever lowers a limit knows it.
+    pub fn change(&mut self, change: BudgetChange) {
+        self.budget = change.applied_to(self.budget);
+    }
+
+    /// Whether [`WARN_AT_PERCENT`] of a resource are used. Never of one without a limit.
+    #[must_use]
+    pub fn is_short_of(&self, resource: Resource) -> bool {
+        let (used, limit) = (self.used.of(resource), self.budget.limit(resource));
+        limit != u64::MAX && u128::from(used) * 100 >= u128::from(limit) * u128::from(WARN_AT_PERCENT)
     }
 }
 
@@ -171,124 +211,13 @@ impl Account {
 pub const WARN_AT_PERCENT: u8 = 80;
 
 /// What a settlement led to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settled {
     /// Used up now.
     pub used: Usage,
-    /// This settlement was the one that crossed [`WARN_AT_PERCENT`], of this resource.
-    pub warn: Option<Resource>,
-}
-
-impl Meter {
-    /// A meter that goes on where `used` stands: limits and usage survive suspend, resume and restart.
-    #[must_use]
-    pub fn new(budget: Budget, used: Usage) -> Self {
-        Self { account: Mutex::new(Account { budget, used, reserved: Usage::default() }) }
-    }
-
-    /// Sets `worst` aside, or says of which resource there is too little left.
-    pub fn reserve(&self, worst: Usage) -> Result<Reserved<'_>, Exhausted> {
-        self.account().reserve(worst)?;
-        Ok(Reserved { meter: self, worst: Some(worst) })
-    }
-
-    /// Used up so far.
-    #[must_use]
-    pub fn used(&self) -> Usage {
-        self.account().used
-    }
-
-    /// The limits.
-    #[must_use]
-    pub fn budget(&self) -> Budget {
-        self.account().budget
-    }
-
-    /// Replaces the limits (a top-up); usage stays.
-    pub fn set_budget(&self, budget: Budget) {
-        self.account().budget = budget;
-    }
-
-    fn account(&self) -> MutexGuard<'_, Account> {
-        // Every change is a few additions: a panic cannot leave it half done.
-        self.account.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A part of a budget that is set aside. Dropped unsettled, it counts as used: what was not measured is paid
-/// at its worst.
-#[must_use = "settle it with what was really used"]
-#[derive(Debug)]
-pub struct Reserved<'m> {
-    meter: &'m Meter,
-    worst: Option<Usage>,
-}
-
-impl Reserved<'_> {
-    /// Gives back what was not used, and books what was, also if it is more than was set aside.
-    #[must_use = "a settlement may say that a warning is due"]
-    pub fn settle(mut self, actual: Usage) -> Settled {
-        let worst = self.worst.take().unwrap_or_default();
-        self.meter.account().settle(worst, actual)
-    }
-}
-
-impl Drop for Reserved<'_> {
-    fn drop(&mut self) {
-        if let Some(worst) = self.worst.take() {
-            let _settled = self.meter.account().settle(worst, worst);
-        }
-    }
-}
-
-/// Tokens of the last hour over all sessions: a sliding window of sixty minutes.
-#[derive(Debug, Clone)]
-pub struct HourlyWindow {
-    limit: u64,
-    /// The minute since the epoch that each bucket counts for, and its tokens.
-    buckets: [(i64, u64); 60],
-}
-
-impl HourlyWindow {
-    /// An empty window; the default limit of an installation is 1 000 000 tokens.
-    #[must_use]
-    pub fn new(limit: u64) -> Self {
-        Self { limit, buckets: [(i64::MIN, 0); 60] }
-    }
-
-    /// Books tokens, or says after how long there is room for them again.
-    pub fn take(&mut self, now: Timestamp, tokens: u64) -> Result<(), HourlyLimit> {
-        let minute = now.as_second().div_euclid(60);
-        // A clock that was set back must not resurrect or lose what was booked: the future counts as now.
-        let counts = |at: i64| at > minute - 60;
-        let used = |from: i64| {
-            let booked = self.buckets.iter().filter(|&&(at, _)| counts(at) && at >= from);
-            booked.fold(0_u64, |sum, &(_, tokens)| sum.saturating_add(tokens))
-        };
-        if used(i64::MIN + 1).saturating_add(tokens) > self.limit {
-            let wait =
-                (1..=60).find(|&ahead| used(minute - 60 + ahead + 1).saturating_add(tokens) <= self.limit);
-            return Err(HourlyLimit { limit: self.limit, retry_after: wait.map(SignedDuration::from_mins) });
-        }
-        let index = usize::try_from(minute.rem_euclid(60)).unwrap_or_default();
-        let bucket = &mut self.buckets[index];
-        *bucket = if counts(bucket.0) {
-            (bucket.0.max(minute), bucket.1.saturating_add(tokens))
-        } else {
-            (minute, tokens)
-        };
-        Ok(())
-    }
-}
-
-/// All sessions together used what they may in an hour.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("the limit of {limit} tokens an hour over all sessions is reached")]
-pub struct HourlyLimit {
-    /// The limit.
-    pub limit: u64,
-    /// After how long there is room; `None` when there never will be.
-    pub retry_after: Option<SignedDuration>,
+    /// Of which resources this settlement crossed [`WARN_AT_PERCENT`], from below. After a higher limit took a
+    /// resource below it, it is crossed anew.
+    pub warn: Vec<Resource>,
 }
 
 #[cfg(test)]
@@ -298,70 +227,99 @@ mod tests {
     use super::*;
 
     fn tokens(tokens: u64) -> Usage {
-        Usage { tokens, ..Usage::default() }
+        Usage { tokens, ..Usage::NONE }
+    }
+
+    fn account(tokens_max: u64, used: u64) -> Account {
+        let budget = Budget { tokens_max, ..Budget::default() };
+        Account { budget, used: tokens(used), reserved: Usage::NONE }
     }
 
     #[test]
-    fn parallel_reservations_cannot_overshoot_together() {
-        let meter = Meter::new(Budget { tokens_max: 100, ..Budget::default() }, Usage::default());
-        let first = meter.reserve(tokens(60)).unwrap();
-        let refused = meter.reserve(tokens(60)).unwrap_err();
-        assert_eq!((refused.resource, refused.reserved, refused.asked), (Resource::Tokens, 60, 60));
-        assert_eq!(first.settle(tokens(10)).used.tokens, 10);
-        drop(meter.reserve(tokens(90)).unwrap());
-        assert_eq!(meter.used().tokens, 100, "what is dropped unsettled is paid at its worst");
-        assert!(meter.reserve(tokens(1)).is_err());
-        assert!(meter.reserve(Usage { tool_calls: 1, ..Usage::default() }).is_ok());
+    fn a_refused_reservation_says_why_and_changes_nothing() {
+        let mut account = account(100, 10);
+        account.reserve(tokens(60)).unwrap();
+        let before = account;
+        let refused = account.reserve(Usage { tool_calls: 1, ..tokens(31) }).unwrap_err();
+        let expected =
+            Exhausted { resource: Resource::Tokens, limit: 100, used: 10, reserved: 60, asked: 31 };
+        assert_eq!((refused, account), (expected, before));
+        account.reserve(tokens(30)).unwrap();
+        account.reserve(Usage { tool_calls: 100, turns: 7, ..Usage::NONE }).unwrap();
+        assert_eq!(account.reserve(Usage { tool_calls: 1, ..Usage::NONE }).unwrap_err().limit, 100);
     }
 
     #[test]
-    fn the_warning_comes_once_at_eighty_percent() {
-        let meter = Meter::new(Budget { tokens_max: 100, ..Budget::default() }, tokens(79));
-        assert_eq!(meter.reserve(tokens(1)).unwrap().settle(tokens(1)).warn, Some(Resource::Tokens));
-        assert_eq!(meter.reserve(tokens(1)).unwrap().settle(tokens(1)).warn, None);
+    fn every_resource_warns_once_when_it_is_crossed() {
+        let budget =
+            Budget { tokens_max: 100, tool_calls_max: 10, turns_max: Some(5), cost_micros_max: None };
+        let mut account = Account { budget, ..Account::default() };
+        let mut use_up = |actual: Usage| account.settle(Usage::NONE, actual).warn;
+        assert_eq!(use_up(tokens(79)), []);
+        assert_eq!(use_up(tokens(1)), [Resource::Tokens]);
+        assert_eq!(use_up(Usage { turns: 3, ..tokens(1) }), []);
+        let both = Usage { tool_calls: 8, turns: 1, cost_micros: u64::MAX, ..Usage::NONE };
+        assert_eq!(use_up(both), [Resource::ToolCalls, Resource::Turns]);
+        assert_eq!(use_up(Usage { tokens: 50, tool_calls: 9, turns: 9, cost_micros: 1 }), []);
+    }
+
+    #[test]
+    fn after_a_top_up_the_warning_comes_again() {
+        let mut account = account(100, 0);
+        assert_eq!(account.settle(Usage::NONE, tokens(100)).warn, [Resource::Tokens]);
+        account.change(BudgetChange::Add(tokens(10)));
+        assert_eq!(account.settle(Usage::NONE, tokens(1)).warn, [], "it was never below");
+        account.change(BudgetChange::Add(tokens(100)));
+        assert_eq!(account.settle(Usage::NONE, tokens(66)).warn, []);
+        assert_eq!(account.settle(Usage::NONE, tokens(1)).warn, [Resource::Tokens]);
+    }
+
+    #[test]
+    fn what_is_forfeited_counts_as_used() {
+        let mut account = account(100, 10);
+        account.reserve(Usage { turns: 2, ..tokens(75) }).unwrap();
+        let settled = account.forfeit();
+        assert_eq!((settled.used, settled.warn), (Usage { turns: 2, ..tokens(85) }, vec![Resource::Tokens]));
+        assert_eq!((account.used, account.reserved), (settled.used, Usage::NONE));
+    }
+
+    #[test]
+    fn limits_are_replaced_or_raised() {
+        let budget =
+            Budget { tokens_max: 5, tool_calls_max: u64::MAX, turns_max: None, cost_micros_max: Some(0) };
+        let more = Usage { tokens: u64::MAX, tool_calls: 1, turns: 1, cost_micros: 9 };
+        let raised = BudgetChange::Add(more).applied_to(budget);
+        let expected = Budget { tokens_max: u64::MAX, cost_micros_max: Some(9), ..budget };
+        assert_eq!(raised, expected);
+        assert_eq!(BudgetChange::Set(Budget::default()).applied_to(budget), Budget::default());
     }
 
     #[test]
     fn a_limit_of_zero_refuses_and_the_largest_never_wraps() {
-        let none = Meter::new(Budget { tokens_max: 0, ..Budget::default() }, Usage::default());
-        assert!(none.reserve(tokens(1)).is_err());
-        let endless = Meter::new(Budget { tokens_max: u64::MAX, ..Budget::default() }, tokens(u64::MAX - 1));
-        assert_eq!(endless.reserve(tokens(1)).unwrap().settle(tokens(u64::MAX)).used.tokens, u64::MAX);
-    }
-
-    #[test]
-    fn the_window_slides() {
-        let at = |minute: i64| Timestamp::from_second(minute * 60 + 5).unwrap();
-        let mut window = HourlyWindow::new(100);
-        window.take(at(0), 60).unwrap();
-        window.take(at(30), 40).unwrap();
-        let full = window.take(at(59), 1).unwrap_err();
-        assert_eq!(full.retry_after, Some(SignedDuration::from_mins(1)));
-        window.take(at(60), 60).unwrap();
-        assert_eq!(window.take(at(61), 101).unwrap_err().retry_after, None);
-        assert!(window.take(at(10), 1).is_err(), "a clock set back frees nothing");
+        assert!(account(0, 0).reserve(tokens(1)).is_err());
+        account(0, 0).reserve(Usage::NONE).unwrap();
+        let mut endless = account(u64::MAX, u64::MAX - 1);
+        endless.reserve(tokens(u64::MAX)).unwrap();
+        let settled = endless.settle(tokens(u64::MAX), tokens(u64::MAX));
+        assert_eq!((settled.used, settled.warn), (tokens(u64::MAX), vec![]));
     }
 
     proptest! {
         #[test]
-        fn used_never_exceeds_the_limit_when_no_one_underestimates(
-            limit in 0_u64..1_000, steps in prop::collection::vec((0_u64..200, 0_u64..=100), 0..50)
+        fn a_warning_comes_exactly_when_the_share_is_crossed(
+            limits in prop::collection::vec(1_u64..200, 1..5), uses in prop::collection::vec(0_u64..60, 1..40)
         ) {
-            let meter = Meter::new(Budget { tokens_max: limit, ..Budget::default() }, Usage::default());
-            let mut held = Vec::new();
-            for (worst, percent) in steps {
-                if let Ok(reserved) = meter.reserve(tokens(worst)) {
-                    held.push((reserved, worst * percent / 100));
+            let mut account = account(limits[0], 0);
+            for (n, actual) in uses.into_iter().enumerate() {
+                if n % 7 == 6 {
+                    let tokens_max = limits[n % limits.len()];
+                    account.change(BudgetChange::Set(Budget { tokens_max, ..Budget::default() }));
                 }
-                if held.len() > 3 {
-                    let (reserved, actual) = held.remove(0);
-                    let _settled = reserved.settle(tokens(actual));
-                }
-                prop_assert!(meter.used().tokens <= limit);
+                let short = |account: &Account| account.used.tokens * 100 >= account.budget.tokens_max * 80;
+                let before = short(&account);
+                let warned = account.settle(Usage::NONE, tokens(actual)).warn.contains(&Resource::Tokens);
+                prop_assert_eq!(warned, !before && short(&account));
             }
-            drop(held);
-            prop_assert!(meter.used().tokens <= limit);
-            prop_assert_eq!(meter.account().reserved, Usage::default());
         }
     }
 }
