@@ -34,6 +34,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         let new = NewSession {
             id: env.session_id(),
             principal: "tester".parse()?,
+            key: None,
             label: None,
             agent: None,
             kind: WorkspaceKind::Scratch,

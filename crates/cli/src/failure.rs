@@ -29,6 +29,8 @@ pub enum Kind {
     Denied,
     /// Something else is in the way.
     Conflict,
+    /// A budget is spent.
+    Budget,
     /// The host does not answer.
     Unreachable,
     /// Somebody pressed Ctrl-C.
@@ -45,6 +47,7 @@ impl Kind {
             Self::NotFound => 4,
             Self::Denied => 5,
             Self::Conflict => 6,
+            Self::Budget => 7,
             Self::Unreachable => 9,
             Self::Interrupted => 130,
         }
@@ -144,6 +147,7 @@ impl From<StoreError> for Failure {
             StoreError::Transition(_) | StoreError::Fenced { .. } | StoreError::Conflict(_) => {
                 (Kind::Conflict, None)
             }
+            StoreError::Exhausted(_) => (Kind::Budget, None),
             StoreError::Unavailable(_) => {
                 (Kind::Error, Some("check that the disk has room and that the data directory can be written"))
             }

@@ -141,6 +141,7 @@ pub async fn import(
     let new = NewSession {
         id,
         principal,
+        key: None,
         label: header
             .label
             .as_deref()

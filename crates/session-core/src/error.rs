@@ -4,7 +4,10 @@ use std::error::Error as StdError;
 
 use thiserror::Error;
 
+use crate::budget::Exhausted;
+use crate::event::Seq;
 use crate::ids::{RunId, SessionId};
+use crate::names::{ExternalKey, Principal};
 use crate::run::{Epoch, RunPhase};
 use crate::state::InvalidTransition;
 
@@ -47,6 +50,9 @@ pub enum StoreError {
     /// Something else is there already.
     #[error(transparent)]
     Conflict(#[from] Conflict),
+    /// The session's budget has too little left.
+    #[error(transparent)]
+    Exhausted(#[from] Exhausted),
     /// A row cannot be what it says it is.
     #[error("{table}.{column} of {row} cannot be read")]
     Corrupt {
@@ -86,7 +92,25 @@ pub enum Conflict {
     /// An id that was to be new is taken.
     #[error("{0} exists already")]
     Exists(String),
+    /// A log was to be taken up to an event that it does not have.
+    #[error("session {session} has no event {seq}, its last one is {last}")]
+    NoEvent {
+        /// The session.
+        session: SessionId,
+        /// The event.
+        seq: Seq,
+        /// The last one that there is.
+        last: Seq,
+    },
     /// Runs that were submitted together wait for each other in a circle, or for one that is not among them.
     #[error("the runs of a crew must wait only for earlier ones of the same crew")]
     Dependencies,
+}
+
+impl Conflict {
+    /// A session was to be made under a key that a live session of the same owner has.
+    #[must_use]
+    pub fn key_taken(principal: &Principal, key: &ExternalKey) -> Self {
+        Self::Exists(format!("a live session of {principal} with the key {key:?}"))
+    }
 }

@@ -137,12 +137,17 @@ pub enum PayloadError {
 /// What kind of thing happened.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum EventKind {
-    /// The session was made. `{workspace, project?, label?, agent?, parent?, generation?, previous?}`
+    /// The session was made. `{workspace, project?, key?, label?, agent?, parent?, generation?, previous?}`
     SessionCreated,
     /// The session changed its state. `{from, to, reason?}`
     SessionState,
     /// The session got another label. `{label}`
     SessionLabel,
+    /// The session's limits were changed. `{from: {tokens, tool_calls, turns?, cost_micros?}, to: {…}, by}`; a resource
+    /// without a limit is left out.
+    SessionBudget,
+    /// The session began as a copy of another one's log, which ends here. `{source, upto}`
+    SessionForked,
     /// A run changed its state. `{from, to, reason?, exit_code?, signal?, message?}`
     RunState,
     /// An executor bound itself to the session. `{executor, executor_session_id, runner, hostname, project_dir}`
@@ -157,7 +162,8 @@ pub enum EventKind {
     ToolResult,
     /// The agent's plan.
     Plan,
-    /// What was used up.
+    /// What was used up: `{tokens?, tool_calls?, turns?, cost_micros?, unsettled?}`, only what is not nothing;
+    /// `unsettled: true` where it was not measured, and everything that was set aside counts.
     Usage,
     /// The agent asks for leave.
     Permission,
@@ -167,7 +173,7 @@ pub enum EventKind {
     Result,
     /// A summary that stands for the events up to number `upto`. `{text, upto}`
     Summary,
-    /// A budget is nearly spent.
+    /// A budget is nearly spent. `{resource, used, limit, percent}`
     Warning,
     /// A resume came this far. `{step, …}`
     SessionResume,
@@ -186,6 +192,8 @@ impl EventKind {
             Self::SessionCreated => "session.created",
             Self::SessionState => "session.state",
             Self::SessionLabel => "session.label",
+            Self::SessionBudget => "session.budget",
+            Self::SessionForked => "session.forked",
             Self::RunState => "run.state",
             Self::Bound => "bound",
             Self::Message => "message",
@@ -220,6 +228,8 @@ impl FromStr for EventKind {
             "session.created" => Self::SessionCreated,
             "session.state" => Self::SessionState,
             "session.label" => Self::SessionLabel,
+            "session.budget" => Self::SessionBudget,
+            "session.forked" => Self::SessionForked,
             "run.state" => Self::RunState,
             "bound" => Self::Bound,
             "message" => Self::Message,
@@ -268,7 +278,7 @@ mod tests {
 
     #[test]
     fn kinds_are_parsed_back() {
-        let known = "session.created session.state session.label run.state bound message thought tool_call tool_result plan usage permission error result summary warning session.resume grant";
+        let known = "session.created session.state session.label session.budget session.forked run.state bound message thought tool_call tool_result plan usage permission error result summary warning session.resume grant";
         for name in known.split(' ') {
             let kind: EventKind = name.parse().unwrap();
             assert!(!matches!(kind, EventKind::Other(_)), "{name}");

@@ -3,11 +3,13 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::budget::{Account, Budget, Resource, Settled, Usage, WARN_AT_PERCENT};
 use crate::event::{EventKind, NewEvent};
 use crate::ids::RunId;
-use crate::names::Label;
+use crate::names::{Label, Principal};
+use crate::ports::ResumeStep;
 use crate::run::{Ending, Exit, RunPhase};
-use crate::session::{Binding, Generation, NewSession};
+use crate::session::{Binding, ForkPoint, Generation, NewSession};
 use crate::state::SessionState;
 
 fn event(kind: EventKind, run: Option<RunId>, fields: &[(&str, Option<Value>)]) -> NewEvent {
@@ -21,6 +23,7 @@ pub fn session_created(new: &NewSession, generation: Option<&Generation>) -> New
     let fields = [
         ("workspace", Some(json!(new.kind.as_str()))),
         ("project", new.project.as_ref().map(|project| json!(project))),
+        ("key", new.key.as_ref().map(|key| json!(key))),
         ("label", new.label.as_ref().map(|label| json!(label))),
         ("agent", new.agent.as_ref().map(|agent| json!(agent))),
         ("parent", new.parent.map(|parent| json!(parent))),
@@ -45,6 +48,75 @@ pub fn session_state(from: SessionState, to: SessionState) -> NewEvent {
 #[must_use]
 pub fn session_label(label: Option<&Label>) -> NewEvent {
     event(EventKind::SessionLabel, None, &[("label", Some(json!(label)))])
+}
+
+/// A session's limits were changed.
+#[must_use]
+pub fn session_budget(from: Budget, to: Budget, by: &Principal) -> NewEvent {
+    let fields = [("from", Some(limits(from))), ("to", Some(limits(to))), ("by", Some(json!(by)))];
+    event(EventKind::SessionBudget, None, &fields)
+}
+
+/// A session began as a copy of another one's log.
+#[must_use]
+pub fn session_forked(point: ForkPoint) -> NewEvent {
+    let fields = [("source", Some(json!(point.source))), ("upto", Some(json!(point.upto.0)))];
+    event(EventKind::SessionForked, None, &fields)
+}
+
+/// A resume came this far, with whatever else there is to say of it.
+#[must_use]
+pub fn session_resume(step: ResumeStep, mut rest: Map<String, Value>) -> NewEvent {
+    rest.insert("step".into(), step.code().into());
+    NewEvent::internal(EventKind::SessionResume, None, &Value::Object(rest))
+}
+
+/// What a settlement books.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Booking {
+    /// How much.
+    pub actual: Usage,
+    /// The run that used it.
+    pub run: Option<RunId>,
+    /// Nobody measured it: it is all that was set aside.
+    pub unsettled: bool,
+}
+
+/// What a settlement leaves in the log: what was used, if anything was, and each warning that it led to. `account` is
+/// as it is afterwards.
+#[must_use]
+pub fn usage(booking: &Booking, account: &Account, settled: &Settled) -> Vec<NewEvent> {
+    let Booking { actual, run, unsettled } = *booking;
+    let mut events = Vec::new();
+    if actual != Usage::NONE {
+        let parts = Resource::ALL.iter().map(|&resource| (resource.code(), actual.of(resource)));
+        let mut fields: Vec<_> = parts.map(|(name, used)| (name, (used > 0).then(|| json!(used)))).collect();
+        fields.push(("unsettled", unsettled.then_some(Value::Bool(true))));
+        events.push(event(EventKind::Usage, run, &fields));
+    }
+    events.extend(settled.warn.iter().map(|&resource| {
+        let fields = [
+            ("resource", Some(json!(resource.code()))),
+            ("used", Some(json!(account.used.of(resource)))),
+            ("limit", Some(json!(account.budget.limit(resource)))),
+            ("percent", Some(json!(WARN_AT_PERCENT))),
+        ];
+        event(EventKind::Warning, run, &fields)
+    }));
+    events
+}
+
+fn limits(budget: Budget) -> Value {
+    let Budget { tokens_max, tool_calls_max, turns_max, cost_micros_max } = budget;
+    let given = [
+        (Resource::Tokens, Some(tokens_max)),
+        (Resource::ToolCalls, Some(tool_calls_max)),
+        (Resource::Turns, turns_max),
+        (Resource::Cost, cost_micros_max),
+    ];
+    let given =
+        given.into_iter().filter_map(|(resource, limit)| Some((resource.code().into(), limit?.into())));
+    Value::Object(given.collect())
 }
 
 /// A run changed its state; `from` is `None` when it was enqueued, `ending` is there when it is over.
@@ -98,5 +170,41 @@ mod tests {
             failed.payload.as_str(),
             r#"{"exit_code":3,"from":"running","message":"left with 3","reason":"exit_nonzero","to":"failed"}"#
         );
+    }
+
+    #[test]
+    fn a_settlement_says_what_was_used_and_what_is_nearly_spent() {
+        let budget = Budget { tokens_max: 10, ..Budget::default() };
+        let mut account = Account { budget, ..Account::default() };
+        let texts = |events: Vec<NewEvent>| -> Vec<String> {
+            events.iter().map(|event| format!("{} {}", event.kind, event.payload.as_str())).collect()
+        };
+        let of = |actual| Booking { actual, run: None, unsettled: false };
+        let actual = Usage { tokens: 8, turns: 1, ..Usage::NONE };
+        let settled = account.settle(Usage::NONE, actual);
+        let expected = [
+            r#"usage {"tokens":8,"turns":1}"#,
+            r#"warning {"limit":10,"percent":80,"resource":"tokens","used":8}"#,
+        ];
+        assert_eq!(texts(usage(&of(actual), &account, &settled)), expected);
+        let settled = account.settle(Usage::NONE, Usage::NONE);
+        assert!(usage(&Booking { unsettled: true, ..of(Usage::NONE) }, &account, &settled).is_empty());
+        let expected = [r#"usage {"cost_micros":3,"unsettled":true}"#];
+        let booking = Booking { unsettled: true, ..of(Usage { cost_micros: 3, ..Usage::NONE }) };
+        assert_eq!(texts(usage(&booking, &account, &settled)), expected);
+    }
+
+    #[test]
+    fn limits_are_recorded_as_far_as_there_are_any() {
+        let to = Budget { turns_max: Some(0), ..Budget::default() };
+        let changed = session_budget(Budget::default(), to, &"alice".parse().unwrap());
+        let expected = r#"{"by":"alice","from":{"tokens":200000,"tool_calls":100},"to":{"tokens":200000,"tool_calls":100,"turns":0}}"#;
+        assert_eq!((changed.kind.as_str(), changed.payload.as_str()), ("session.budget", expected));
+    }
+
+    #[test]
+    fn the_rest_of_a_payload_stands_beside_its_first_word() {
+        let rest = Map::from_iter([("n".into(), json!(1))]);
+        assert_eq!(session_resume(ResumeStep::Opened, rest).payload.as_str(), r#"{"n":1,"step":"opened"}"#);
     }
 }

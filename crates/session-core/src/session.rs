@@ -7,13 +7,13 @@ use camino::Utf8PathBuf;
 use jiff::Timestamp;
 use thiserror::Error;
 
-use crate::budget::{Budget, Usage};
-use crate::event::Payload;
+use crate::budget::{Account, Budget, Usage};
+use crate::event::{Payload, Seq};
 use crate::identity::{IdentityKey, SessionIdentity};
 use crate::ids::{RunnerId, SessionId};
-use crate::names::{AgentKey, ExecutorSessionId, ExecutorType, Hostname, Label, Principal};
+use crate::names::{AgentKey, ExecutorSessionId, ExecutorType, ExternalKey, Hostname, Label, Principal};
 use crate::run::{Run, RunPhase};
-use crate::state::SessionState;
+use crate::state::{InvalidTransition, SessionState};
 
 /// A session as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub struct ManagedSession {
     pub principal: Principal,
     /// Where it is in its life.
     pub state: SessionState,
+    /// Its owner's name for it. A terminated session keeps it for the record, and no longer holds it.
+    pub key: Option<ExternalKey>,
     /// Free text for people.
     pub label: Option<Label>,
     /// The agent that works in it.
@@ -36,8 +38,12 @@ pub struct ManagedSession {
     pub budget: Budget,
     /// What it used up so far.
     pub usage: Usage,
+    /// What is set aside by work that has not settled.
+    pub reserved: Usage,
     /// The session that started it.
     pub parent: Option<SessionId>,
+    /// The place in another session's log at which this one began.
+    pub forked_from: Option<ForkPoint>,
     /// The identity that leads to it, and which generation of that identity it is.
     pub generation: Option<Generation>,
     /// The executor's own conversation, once it is known.
@@ -46,6 +52,37 @@ pub struct ManagedSession {
     pub created_at: Timestamp,
     /// When it was last used.
     pub active_at: Timestamp,
+}
+
+impl ManagedSession {
+    /// What it may use up, what it used up, and what is set aside.
+    #[must_use]
+    pub fn account(&self) -> Account {
+        Account { budget: self.budget, used: self.usage, reserved: self.reserved }
+    }
+
+    /// Puts an account in the place of the one that [`account`](Self::account) gave.
+    pub fn set_account(&mut self, account: Account) {
+        let Account { budget, used, reserved } = account;
+        (self.budget, self.usage, self.reserved) = (budget, used, reserved);
+    }
+
+    /// Refuses a step that a terminated session does not take.
+    pub fn must_live(&self, step: &'static str) -> Result<(), InvalidTransition> {
+        if self.state.is_terminated() {
+            return Err(InvalidTransition { machine: "session", from: self.state.name(), trigger: step });
+        }
+        Ok(())
+    }
+}
+
+/// A place in a session's log at which another one began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ForkPoint {
+    /// The session.
+    pub source: SessionId,
+    /// The last of its events that the other one has too.
+    pub upto: Seq,
 }
 
 /// The directory that a session works in.
@@ -94,6 +131,8 @@ pub struct NewSession {
     pub id: SessionId,
     /// Who owns it.
     pub principal: Principal,
+    /// Its owner's name for it, which no other live session of the same owner may have.
+    pub key: Option<ExternalKey>,
     /// Free text for people.
     pub label: Option<Label>,
     /// The agent that works in it.
@@ -136,6 +175,15 @@ pub struct Opened {
     pub created: bool,
     /// Until when the identity is valid without further use.
     pub expires_at: Timestamp,
+}
+
+/// What a get-or-create by key came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Keyed {
+    /// The session.
+    pub session: ManagedSession,
+    /// It was made by this call.
+    pub created: bool,
 }
 
 /// A session with its last run, as lists show it.

@@ -135,6 +135,21 @@ impl Trigger {
     }
 }
 
+impl Trigger {
+    /// Whether it may happen only to a session that nobody works in: it is refused while a run is not over.
+    #[must_use]
+    pub fn wants_rest(self) -> bool {
+        match self {
+            Self::IdleTimeout
+            | Self::GraceElapsed { .. }
+            | Self::Suspend { .. }
+            | Self::TtlExpired
+            | Self::Terminate(TerminationReason::CleanedUp) => true,
+            Self::Activity | Self::Resume | Self::Terminate(_) => false,
+        }
+    }
+}
+
 /// A pair of state and trigger that the table does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("a {from} {machine} does not take \"{trigger}\"")]

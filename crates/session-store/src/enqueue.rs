@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use session_core::ids::{CrewId, RunId, SessionId};
 use session_core::ports::{NewCrew, NewRun, RunOf};
 use session_core::run::{Epoch, Run, RunKind, RunPhase, RunState};
-use session_core::session::NewSession;
+use session_core::session::{ManagedSession, NewSession};
 use session_core::state::Trigger;
 use session_core::wake::Topic;
 use session_core::{Conflict, SessionState, StoreError, StoreResult, record};
@@ -14,8 +14,8 @@ use session_core::{Conflict, SessionState, StoreError, StoreResult, record};
 use crate::conn::{Arg, Args, Sql};
 use crate::error::broken;
 use crate::rows::{TextRow, place_key};
-use crate::runs;
 use crate::tx::Tx;
+use crate::{keys, runs};
 
 macro_rules! new_run {
     () => {
@@ -61,24 +61,37 @@ pub(crate) async fn enqueue(
     {
         return Err(Conflict::Exists(crew.id.to_string()).into());
     }
-    let new: Vec<_> = batch.iter().filter_map(|run| made(&run.of)).collect();
-    tx.insert_sessions(&new, None, SessionState::Active, now).await?;
+    // Keys are taken in the order of the batch, so that an earlier one is found by a later one.
+    let together = !batch.iter().any(|run| matches!(run.of, RunOf::Keyed(_)));
+    if together {
+        let new: Vec<_> = batch.iter().filter_map(|run| made(&run.of)).collect();
+        tx.insert_sessions(&new, None, SessionState::Active, now).await?;
+    }
     let mut runs = Vec::with_capacity(batch.len());
     let mut used: HashMap<SessionId, RunId> = HashMap::new();
     for (new, after) in batch.iter().zip(&waits) {
         let (session, kind) = match &new.of {
-            RunOf::New(session) => (session.id, RunKind::Start),
-            RunOf::Existing(id) => {
-                if let Some(run) = used.get(id) {
-                    return Err(StoreError::Busy { session: *id, run: *run, phase: RunPhase::Pending });
+            RunOf::New(session) => {
+                if !together {
+                    tx.insert_sessions(&[session.as_ref()], None, SessionState::Active, now).await?;
                 }
-                (*id, use_session(tx, *id, now).await?)
+                tx.record(session.id, record::session_created(session, None), now);
+                (session.id, RunKind::Start)
             }
+            RunOf::Existing(id) => {
+                refuse_twice(&used, *id)?;
+                let session = tx.lock_session(*id).await?;
+                (*id, use_session(tx, session, now).await?)
+            }
+            RunOf::Keyed(new) => match keys::get_or_create(tx, new, now).await? {
+                (session, true) => (session.id, RunKind::Start),
+                (session, false) => {
+                    refuse_twice(&used, session.id)?;
+                    (session.id, use_session(tx, session, now).await?)
+                }
+            },
         };
         used.insert(session, new.id);
-        if let Some(made) = made(&new.of) {
-            tx.record(session, record::session_created(made, None), now);
-        }
         tx.record(session, record::run_state(new.id, None, RunPhase::Pending, None), now);
         runs.push(pending(new, session, kind, crew.map(|crew| crew.id), after.len(), now));
     }
@@ -93,11 +106,19 @@ pub(crate) async fn enqueue(
     Ok(runs)
 }
 
-/// The session that is made for a run.
+/// The session that is made for a run, whatever there is already.
 fn made(of: &RunOf) -> Option<&NewSession> {
     match of {
         RunOf::New(session) => Some(session),
-        RunOf::Existing(_) => None,
+        RunOf::Existing(_) | RunOf::Keyed(_) => None,
+    }
+}
+
+/// A session does one run at a time, also within a batch.
+fn refuse_twice(used: &HashMap<SessionId, RunId>, session: SessionId) -> StoreResult<()> {
+    match used.get(&session) {
+        Some(run) => Err(StoreError::Busy { session, run: *run, phase: RunPhase::Pending }),
+        None => Ok(()),
     }
 }
 
@@ -181,9 +202,9 @@ fn dependencies(batch: &[NewRun]) -> Result<Vec<Vec<RunId>>, Conflict> {
     batch.iter().enumerate().map(of).collect()
 }
 
-/// A new run uses the session: it becomes active, if it has no other run to do.
-async fn use_session(tx: &mut Tx<'_>, id: SessionId, now: Timestamp) -> StoreResult<RunKind> {
-    let session = tx.lock_session(id).await?;
+/// A new run uses the session, which is locked, if it has no other run to do: it becomes active, unless it is suspended.
+async fn use_session(tx: &mut Tx<'_>, mut session: ManagedSession, now: Timestamp) -> StoreResult<RunKind> {
+    let id = session.id;
     // A run that is not over is always the last one.
     let last = runs::runs(&mut tx.conn, id, 1).await?.pop();
     if let Some(run) = &last
@@ -191,7 +212,10 @@ async fn use_session(tx: &mut Tx<'_>, id: SessionId, now: Timestamp) -> StoreRes
     {
         return Err(StoreError::Busy { session: id, run: run.id, phase: run.state.phase() });
     }
-    let active = session.state == SessionState::Active;
-    tx.transition(session, if active { Trigger::Activity } else { Trigger::Resume }, now).await?;
+    if matches!(session.state, SessionState::Suspended { .. }) {
+        tx.touch(&mut session, now).await?;
+    } else {
+        tx.transition(session, Trigger::Activity, now).await?;
+    }
     Ok(if last.is_some() { RunKind::Resume } else { RunKind::Start })
 }

@@ -177,6 +177,7 @@ pub(crate) fn database_error(error: &StoreError) -> Option<&DatabaseError> {
         | StoreError::Fenced { .. }
         | StoreError::Transition(_)
         | StoreError::Conflict(_)
+        | StoreError::Exhausted(_)
         | StoreError::Corrupt { .. } => None,
     }
 }

@@ -20,12 +20,20 @@ pub(crate) struct Migration {
 }
 
 /// Every step, in order.
-pub(crate) const MIGRATIONS: &[Migration] = &[Migration {
-    version: 1,
-    name: "init",
-    sqlite: include_str!("../migrations/sqlite/0001_init.sql"),
-    postgres: include_str!("../migrations/postgres/0001_init.sql"),
-}];
+pub(crate) const MIGRATIONS: &[Migration] = &[
+    Migration {
+        version: 1,
+        name: "init",
+        sqlite: include_str!("../migrations/sqlite/0001_init.sql"),
+        postgres: include_str!("../migrations/postgres/0001_init.sql"),
+    },
+    Migration {
+        version: 2,
+        name: "lifecycle",
+        sqlite: include_str!("../migrations/sqlite/0002_lifecycle.sql"),
+        postgres: include_str!("../migrations/postgres/0002_lifecycle.sql"),
+    },
+];
 
 /// The key of PostgreSQL's advisory lock around a migration: "roomette" in ASCII.
 const LOCK_KEY: i64 = 0x726f_6f6d_6574_7465;

@@ -7,11 +7,9 @@ use std::str::FromStr;
 use jiff::{SignedDuration, Timestamp};
 use session_core::affinity::{Affinity, Place};
 use session_core::budget::{Budget, Usage};
-use session_core::event::{Event, EventKind, NewEvent, Origin, Payload, Seq};
-use session_core::ids::{RunId, SessionId};
-use session_core::names::Producer;
+use session_core::event::{Payload, Seq};
 use session_core::run::{EndKind, Ending, Epoch, Exit, Lease, Run, RunPhase, RunSpec, RunState, StopOrder};
-use session_core::session::{Binding, Generation, ManagedSession, WorkspaceSpec};
+use session_core::session::{Binding, ForkPoint, Generation, ManagedSession, WorkspaceSpec};
 use session_core::{SessionState, StoreError, StoreResult};
 
 /// A value that stands in the next columns of a database's row.
@@ -91,6 +89,13 @@ row! {
         binding_project_dir: Option<String>,
         created_at_ms: i64,
         active_at_ms: i64,
+        external_key: Option<String>,
+        forked_from: Option<String>,
+        forked_upto: Option<i64>,
+        tokens_reserved: i64,
+        tool_calls_reserved: i64,
+        turns_reserved: i64,
+        cost_micros_reserved: i64,
     }
 }
 
@@ -126,23 +131,14 @@ row! {
 }
 
 row! {
-    /// An event.
-    EventRow, event_columns {
-        session_id: String,
-        seq: i64,
-        at_ms: i64,
-        run_id: Option<String>,
-        kind: String,
-        payload: String,
-        producer: Option<String>,
-        producer_seq: Option<i64>,
-    }
-}
-
-row! {
     /// One text.
     TextRow { text: String, }
 }
+
+#[macro_use]
+mod event;
+
+pub(crate) use self::event::{EventRow, EventText, LastNames};
 
 /// Reads the columns of one row; its errors name table, column and row.
 pub(crate) struct RowReader<'a> {
@@ -216,12 +212,9 @@ impl SessionRow {
             turns_max: self.turns_max.map(i64::cast_unsigned),
             cost_micros_max: self.cost_micros_max.map(i64::cast_unsigned),
         };
-        let usage = Usage {
-            tokens: self.tokens_used.cast_unsigned(),
-            tool_calls: self.tool_calls_used.cast_unsigned(),
-            turns: self.turns_used.cast_unsigned(),
-            cost_micros: self.cost_micros_used.cast_unsigned(),
-        };
+        let used = [self.tokens_used, self.tool_calls_used, self.turns_used, self.cost_micros_used];
+        let reserved =
+            [self.tokens_reserved, self.tool_calls_reserved, self.turns_reserved, self.cost_micros_reserved];
         let workspace = WorkspaceSpec {
             kind: row.parse("workspace_kind", &self.workspace_kind)?,
             project: self.project.as_deref().map(Into::into),
@@ -232,12 +225,15 @@ impl SessionRow {
             id: row.parse("id", &self.id)?,
             principal: row.parse("principal", &self.principal)?,
             state: self.state(&row)?,
+            key: row.maybe("external_key", self.external_key.as_deref())?,
             label: row.maybe("label", self.label.as_deref())?,
             agent: row.maybe("agent", self.agent.as_deref())?,
             workspace,
             budget,
-            usage,
+            usage: usage(used),
+            reserved: usage(reserved),
             parent: row.maybe("parent", self.parent.as_deref())?,
+            forked_from: self.forked_from(&row)?,
             generation: self.generation(&row)?,
             binding: self.binding(&row)?,
             created_at: row.time("created_at_ms", self.created_at_ms)?,
@@ -264,6 +260,12 @@ impl SessionRow {
         }
     }
 
+    fn forked_from(&self, row: &RowReader<'_>) -> StoreResult<Option<ForkPoint>> {
+        let Some(source) = &self.forked_from else { return Ok(None) };
+        let upto = row.number("forked_upto", row.needed("forked_upto", self.forked_upto)?)?;
+        Ok(Some(ForkPoint { source: row.parse("forked_from", source)?, upto: Seq(upto) }))
+    }
+
     fn generation(&self, row: &RowReader<'_>) -> StoreResult<Option<Generation>> {
         let Some(key) = &self.identity_key else { return Ok(None) };
         Ok(Some(Generation {
@@ -286,6 +288,16 @@ impl SessionRow {
             executor_session_id: row.parse("binding_executor_session_id", &id)?,
             project_dir: text("binding_project_dir", &self.binding_project_dir)?.into(),
         }))
+    }
+}
+
+/// Columns that hold all 64 bits, in the order of a usage's parts.
+fn usage([tokens, tool_calls, turns, cost_micros]: [i64; 4]) -> Usage {
+    Usage {
+        tokens: tokens.cast_unsigned(),
+        tool_calls: tool_calls.cast_unsigned(),
+        turns: turns.cast_unsigned(),
+        cost_micros: cost_micros.cast_unsigned(),
     }
 }
 
@@ -372,91 +384,6 @@ pub(crate) fn place_key(place: &Place) -> String {
         Place::Anywhere => String::new(),
         Place::Runner(id) => format!("r:{id}"),
         Place::Hostname(name) => format!("h:{name}"),
-    }
-}
-
-impl EventRow {
-    pub(crate) fn value(self, last: &mut LastNames) -> StoreResult<Event> {
-        let event = EventText {
-            session_id: &self.session_id,
-            seq: self.seq,
-            at_ms: self.at_ms,
-            run_id: self.run_id.as_deref(),
-            kind: &self.kind,
-            payload: self.payload,
-            producer: self.producer.as_deref(),
-            producer_seq: self.producer_seq,
-        };
-        event.value(last)
-    }
-}
-
-/// The columns of an event, wherever they stand.
-pub(crate) struct EventText<'a> {
-    pub(crate) session_id: &'a str,
-    pub(crate) seq: i64,
-    pub(crate) at_ms: i64,
-    pub(crate) run_id: Option<&'a str>,
-    pub(crate) kind: &'a str,
-    pub(crate) payload: String,
-    pub(crate) producer: Option<&'a str>,
-    pub(crate) producer_seq: Option<i64>,
-}
-
-/// The names of the event that was read last: neighbours in a log seldom differ.
-#[derive(Default)]
-pub(crate) struct LastNames {
-    session: Last<SessionId>,
-    run: Last<RunId>,
-    kind: Last<EventKind>,
-    producer: Last<Producer>,
-}
-
-/// A text and what it was read as.
-struct Last<T>(Option<(String, T)>);
-
-impl<T> Default for Last<T> {
-    fn default() -> Self {
-        Self(None)
-    }
-}
-
-impl<T: FromStr<Err: Into<Cause>> + Clone> Last<T> {
-    fn read(&mut self, row: &RowReader<'_>, column: &'static str, text: &str) -> StoreResult<T> {
-        if let Some((last, value)) = &self.0
-            && last == text
-        {
-            return Ok(value.clone());
-        }
-        let value: T = row.parse(column, text)?;
-        self.0 = Some((text.into(), value.clone()));
-        Ok(value)
-    }
-}
-
-impl EventText<'_> {
-    pub(crate) fn value(self, last: &mut LastNames) -> StoreResult<Event> {
-        let row = RowReader { table: "events", row: self.session_id, seq: Some(self.seq) };
-        let origin = match (self.producer, self.producer_seq) {
-            (Some(producer), Some(seq)) => {
-                let producer = last.producer.read(&row, "producer", producer)?;
-                Some(Origin { producer, seq: seq.cast_unsigned() })
-            }
-            (Some(_), None) => return Err(row.wrong("producer_seq", "it is missing")),
-            (None, _) => None,
-        };
-        let body = NewEvent {
-            run: self.run_id.map(|run| last.run.read(&row, "run_id", run)).transpose()?,
-            kind: last.kind.read(&row, "kind", self.kind)?,
-            payload: Payload::from_record(self.payload),
-            origin,
-        };
-        Ok(Event {
-            session: last.session.read(&row, "session_id", self.session_id)?,
-            seq: Seq(row.number("seq", self.seq)?),
-            at: row.time("at_ms", self.at_ms)?,
-            body,
-        })
     }
 }
 

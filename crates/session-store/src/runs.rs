@@ -87,6 +87,9 @@ const ON_RUNNER: Sql = sql!(
      WHERE id = $1 AND (workspace_runner IS NULL OR workspace_runner <> $2 OR workspace_removed_at_ms IS NOT NULL)"
 );
 
+/// The end of a run is use of its session.
+const USED: Sql = sql!("UPDATE sessions SET active_at_ms = $2 WHERE id = $1 AND state <> 'terminated'");
+
 const BIND: Sql = sql!(
     "UPDATE sessions SET binding_runner = $2, binding_hostname = $3, binding_executor = $4, \
      binding_executor_session_id = $5, binding_project_dir = $6 WHERE id = $1 AND binding_runner IS NULL"
@@ -257,6 +260,7 @@ async fn end_one(
     let [WaitingRow { waiting }] = ended[..] else {
         return Err(broken("a run that was to end changed meanwhile"));
     };
+    tx.write(&USED, args![run.session, now]).await?;
     tx.record(run.session, record::run_state(run.id, Some(from), to, Some(&ending)), now);
     run.stop = None;
     run.state = RunState::Ended { at: now, ending };

@@ -6,15 +6,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
 use session_core::affinity::RunnerProfile;
+use session_core::budget::{Account, BudgetChange, Usage};
 use session_core::event::{Event, NewEvent, Payload, Seq};
 use session_core::ids::{RunId, RunnerId, SessionId, SessionRef};
-use session_core::names::Label;
+use session_core::names::{Label, Principal};
 use session_core::ports::{
-    Appended, Author, ClaimedRun, Directive, EventStore, Listing, NewCrew, NewRun, Page, RunProgress,
-    RunStore, SessionFilter, SessionStore, Wakes,
+    Appended, Author, ClaimedRun, Directive, EventStore, Ledger, Listing, NewCrew, NewRun, Page, RunProgress,
+    RunStore, SessionFilter, SessionStore, Sweep, Swept, Wakes,
 };
 use session_core::run::{Ending, Fence, Run, StopMode};
-use session_core::session::{Binding, ManagedSession, NewSession, OpenSession, Opened};
+use session_core::session::{Binding, Keyed, ManagedSession, NewSession, OpenSession, Opened};
 use session_core::state::Trigger;
 use session_core::wake::{Listener, Topic, WakeHub};
 use session_core::{StoreError, StoreResult};
@@ -31,7 +32,7 @@ use crate::plan::Batch;
 use crate::postgres::{self, Lanes};
 use crate::url::StoreUrl;
 use crate::writer::{Asked, Job, QUEUE_MAX, Writer, ended};
-use crate::{claim, connect, enqueue, history, runs, sessions, tx};
+use crate::{claim, connect, enqueue, history, keys, ledger, runs, sessions, sweep, tx};
 
 /// A store on SQLite or PostgreSQL. Clones share everything.
 #[derive(Clone)]
@@ -207,6 +208,13 @@ impl SessionStore for SqlStore {
         change!(self, [request], tx => identity::open(tx, &request, now)).await
     }
 
+    async fn open_key(&self, new: NewSession, now: Timestamp) -> StoreResult<Keyed> {
+        if let Some(session) = keys::look(&mut self.connection().await?.conn(), &new, now).await? {
+            return Ok(Keyed { session, created: false });
+        }
+        change!(self, [new], tx => keys::open(tx, &new, now)).await
+    }
+
     async fn create(&self, new: NewSession, now: Timestamp) -> StoreResult<ManagedSession> {
         change!(self, [new], tx => tx.create(&new, None, now)).await
     }
@@ -220,6 +228,16 @@ impl SessionStore for SqlStore {
     ) -> StoreResult<ManagedSession> {
         change!(self, [new, events, imported], tx => sessions::import(tx, &new, &events, &imported, now))
             .await
+    }
+
+    async fn fork(
+        &self,
+        source: SessionId,
+        upto: Option<Seq>,
+        new: NewSession,
+        now: Timestamp,
+    ) -> StoreResult<ManagedSession> {
+        change!(self, [new], tx => keys::fork(tx, source, upto, &new, now)).await
     }
 
     async fn session(&self, id: SessionId) -> StoreResult<Option<ManagedSession>> {
@@ -241,6 +259,11 @@ impl SessionStore for SqlStore {
         now: Timestamp,
     ) -> StoreResult<ManagedSession> {
         change!(self, [], tx => sessions::transition(tx, id, trigger, now)).await
+    }
+
+    async fn sweep(&self, sweep: &Sweep, now: Timestamp) -> StoreResult<Vec<Swept>> {
+        let sweep = sweep.clone();
+        change!(self, [sweep], tx => sweep::sweep(tx, &sweep, now)).await
     }
 
     async fn relabel(&self, id: SessionId, label: Option<Label>, now: Timestamp) -> StoreResult<()> {
@@ -365,6 +388,43 @@ impl EventStore for SqlStore {
 
     async fn tail(&self, session: SessionId, limit: u32) -> StoreResult<Vec<Event>> {
         history::tail(&mut self.connection().await?.conn(), session, limit).await
+    }
+}
+
+#[async_trait]
+impl Ledger for SqlStore {
+    async fn reserve(&self, session: SessionId, worst: Usage, _: Timestamp) -> StoreResult<Account> {
+        change!(self, [], tx => ledger::reserve(tx, session, worst)).await
+    }
+
+    async fn settle(
+        &self,
+        session: SessionId,
+        worst: Usage,
+        actual: Usage,
+        run: Option<RunId>,
+        now: Timestamp,
+    ) -> StoreResult<Account> {
+        change!(self, [], tx => ledger::settle(tx, session, worst, actual, run, now)).await
+    }
+
+    async fn forfeit(&self, session: SessionId, now: Timestamp) -> StoreResult<Account> {
+        change!(self, [], tx => ledger::forfeit(tx, session, now)).await
+    }
+
+    async fn set_budget(
+        &self,
+        session: SessionId,
+        change: BudgetChange,
+        by: &Principal,
+        now: Timestamp,
+    ) -> StoreResult<Account> {
+        let by = by.clone();
+        change!(self, [by], tx => ledger::set_budget(tx, session, change, &by, now)).await
+    }
+
+    async fn tokens_by_minute(&self, since: Timestamp) -> StoreResult<Vec<(i64, u64)>> {
+        ledger::tokens_by_minute(&mut self.connection().await?.conn(), since).await
     }
 }
 

@@ -9,9 +9,10 @@ use std::future::Future;
 use std::pin::Pin;
 
 use jiff::Timestamp;
+use session_core::budget::Usage;
 use session_core::event::NewEvent;
 use session_core::ids::SessionId;
-use session_core::names::{AgentKey, Label};
+use session_core::names::{AgentKey, ExternalKey, Label};
 use session_core::session::{Generation, ManagedSession, NewSession, WorkspaceSpec};
 use session_core::state::{SessionState, TerminationReason, Trigger};
 use session_core::wake::Topic;
@@ -54,12 +55,14 @@ const LOCK_SESSION: Sql = Sql::Each {
 
 const ARE_SESSIONS: Sql = sql!("SELECT id FROM sessions WHERE id", [1], "");
 
+const IS_SESSION: Sql = sql!("SELECT id FROM sessions WHERE id = $1");
+
 /// The columns that a new session has values in.
 macro_rules! new_session {
     () => {
         "INSERT INTO sessions (id, principal, state, state_at_ms, label, agent, workspace_kind, project, metadata, \
          tokens_max, tool_calls_max, turns_max, cost_micros_max, parent, identity_key, generation, previous, \
-         created_at_ms, active_at_ms) "
+         created_at_ms, active_at_ms, external_key) "
     };
 }
 
@@ -68,14 +71,14 @@ const INSERT_SESSIONS: Sql = Sql::Each {
         new_session!(),
         "SELECT value->>0, value->>1, value->>2, value->>3, value->>4, value->>5, value->>6, value->>7, value->>8, \
          value->>9, value->>10, value->>11, value->>12, value->>13, value->>14, value->>15, value->>16, value->>17, \
-         value->>17 FROM json_each($1) WHERE true ON CONFLICT (id) DO NOTHING RETURNING id"
+         value->>17, value->>18 FROM json_each($1) WHERE true ON CONFLICT DO NOTHING RETURNING id"
     ),
     postgres: concat!(
         new_session!(),
         "SELECT v->>0, v->>1, v->>2, (v->>3)::bigint, v->>4, v->>5, v->>6, v->>7, v->>8, (v->>9)::bigint, \
          (v->>10)::bigint, (v->>11)::bigint, (v->>12)::bigint, v->>13, v->>14, (v->>15)::bigint, v->>16, \
-         (v->>17)::bigint, (v->>17)::bigint FROM json_array_elements($1::json) AS v \
-         ON CONFLICT (id) DO NOTHING RETURNING id"
+         (v->>17)::bigint, (v->>17)::bigint, v->>18 FROM json_array_elements($1::json) AS v \
+         ON CONFLICT DO NOTHING RETURNING id"
     ),
 };
 
@@ -83,6 +86,8 @@ const SET_STATE: Sql = sql!(
     "UPDATE sessions SET state = $2, state_at_ms = $3, state_until_ms = $4, termination_reason = $5, \
      active_at_ms = $6 WHERE id = $1 AND state = $7"
 );
+
+const SET_ACTIVE_AT: Sql = sql!("UPDATE sessions SET active_at_ms = $2 WHERE id = $1");
 
 impl<'c> Tx<'c> {
     pub(crate) fn new(conn: Conn<'c>) -> Self {
@@ -164,10 +169,19 @@ impl<'c> Tx<'c> {
         let table = Arg::table(new.iter().map(|new| columns(new, generation, state, now)));
         let inserted = self.write_rows::<TextRow>(&INSERT_SESSIONS, vec![table]).await?;
         let mut inserted: HashSet<_> = inserted.into_iter().map(|row| row.text).collect();
-        match new.iter().map(|new| new.id.to_string()).find(|id| !inserted.remove(id)) {
-            Some(taken) => Err(Conflict::Exists(taken).into()),
+        match new.iter().find(|new| !inserted.remove(&new.id.to_string())) {
+            Some(refused) => Err(self.refusal(refused).await?.into()),
             None => Ok(()),
         }
+    }
+
+    /// Why a new session could not be put into the registry: its id is taken, or its key.
+    async fn refusal(&mut self, new: &NewSession) -> StoreResult<Conflict> {
+        let there = self.conn.row::<TextRow>(&IS_SESSION, args![new.id]).await?;
+        Ok(match (there, &new.key) {
+            (None, Some(key)) => Conflict::key_taken(&new.principal, key),
+            (Some(_), _) | (None, None) => Conflict::Exists(new.id.to_string()),
+        })
     }
 
     async fn check_parents(&mut self, new: &[&NewSession]) -> StoreResult<()> {
@@ -203,18 +217,27 @@ impl<'c> Tx<'c> {
     /// Moves a session, which is locked, through its state machine, with all that follows from it.
     pub(crate) async fn transition(
         &mut self,
-        mut session: ManagedSession,
+        session: ManagedSession,
         trigger: Trigger,
         now: Timestamp,
     ) -> StoreResult<ManagedSession> {
-        if trigger == Trigger::Terminate(TerminationReason::CleanedUp)
+        if trigger.wants_rest()
             && let Some(run) = runs::not_over(self, session.id).await?
         {
             return Err(StoreError::Busy { session: session.id, run: run.id, phase: run.state.phase() });
         }
-        let from = session.state;
-        let to = from.on(trigger, now)?;
-        session.state = to;
+        let to = session.state.on(trigger, now)?;
+        self.move_to(session, to, now).await
+    }
+
+    /// Puts a session, which is locked, into another state, with all that follows from it.
+    pub(crate) async fn move_to(
+        &mut self,
+        mut session: ManagedSession,
+        to: SessionState,
+        now: Timestamp,
+    ) -> StoreResult<ManagedSession> {
+        let from = std::mem::replace(&mut session.state, to);
         if to == SessionState::Active {
             session.active_at = now;
         }
@@ -233,6 +256,13 @@ impl<'c> Tx<'c> {
             runs::end_those_of(self, session.id, now).await?;
         }
         Ok(session)
+    }
+
+    /// Records that a session, which is locked, is in use, and leaves its state as it is.
+    pub(crate) async fn touch(&mut self, session: &mut ManagedSession, now: Timestamp) -> StoreResult<()> {
+        self.write_one(&SET_ACTIVE_AT, args![session.id, now]).await?;
+        session.active_at = now;
+        Ok(())
     }
 
     /// Terminates a session unless that has happened before.
@@ -275,6 +305,7 @@ fn columns(new: &NewSession, generation: Option<Generation>, state: SessionState
         generation.map(|generation| generation.number),
         generation.and_then(|generation| generation.previous),
         now,
+        new.key.as_ref().map(ExternalKey::as_str),
     ]
 }
 
@@ -290,13 +321,16 @@ pub(crate) fn inserted(
         id: new.id,
         principal: new.principal,
         state,
+        key: new.key,
         label: new.label,
         agent: new.agent,
         workspace: WorkspaceSpec { kind: new.kind, project: new.project, runner: None, removed_at: None },
         metadata: new.metadata,
         budget: new.budget,
-        usage: session_core::budget::Usage::default(),
+        usage: Usage::NONE,
+        reserved: Usage::NONE,
         parent: new.parent,
+        forked_from: None,
         generation,
         binding: None,
         created_at: now,

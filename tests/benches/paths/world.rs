@@ -24,6 +24,7 @@ pub(crate) fn new_session(env: &Env) -> Outcome<NewSession> {
     Ok(NewSession {
         id: env.session_id(),
         principal: "alice".parse()?,
+        key: None,
         label: None,
         agent: None,
         kind: WorkspaceKind::Scratch,

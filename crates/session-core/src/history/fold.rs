@@ -34,6 +34,8 @@ pub fn fold(events: &[Event]) -> History {
             EventKind::SessionCreated
             | EventKind::SessionState
             | EventKind::SessionLabel
+            | EventKind::SessionBudget
+            | EventKind::SessionForked
             | EventKind::RunState
             | EventKind::Bound
             | EventKind::Plan

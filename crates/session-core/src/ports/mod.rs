@@ -8,22 +8,26 @@
 
 mod engine;
 mod events;
+mod ledger;
 mod lifecycle;
 mod runs;
 mod sessions;
+mod sweep;
 
 pub use engine::{Engine, EngineError, Orchestrator, Release, SessionFactory};
 pub use events::{Appended, Author, EventStore};
+pub use ledger::{Ledger, MINUTES_KEPT};
 pub use lifecycle::{LifecycleEvent, LifecycleSink, ResumeStep, SinkError};
 pub use runs::{ClaimedRun, Directive, NewCrew, NewRun, RunOf, RunProgress, RunStore};
 pub use sessions::{Cursor, Listing, Page, STAMP_EVERY, SessionFilter, SessionStore};
+pub use sweep::{Sweep, Swept};
 
 use crate::wake::{Listener, Topic};
 
 /// Everything that a host needs of its store.
-pub trait Store: SessionStore + RunStore + EventStore + Wakes {}
+pub trait Store: SessionStore + RunStore + EventStore + Ledger + Wakes {}
 
-impl<S: SessionStore + RunStore + EventStore + Wakes> Store for S {}
+impl<S: SessionStore + RunStore + EventStore + Ledger + Wakes> Store for S {}
 
 /// How one learns of changes without asking again and again.
 pub trait Wakes: Send + Sync {

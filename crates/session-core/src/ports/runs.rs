@@ -16,11 +16,12 @@ use crate::session::{Binding, ManagedSession, NewSession};
 pub trait RunStore: Send + Sync {
     /// Enqueues runs, their new sessions and their crew in one transaction: all of them or none.
     ///
-    /// A run of an existing session also uses that session: `idle` and `suspended` become `active`, and
-    /// `active_at` is now. The first run of a session is its `start`, each later one a `resume`. `Busy` if it
-    /// has a run that is not over, `UnknownSession` if there is none, `Transition` if it is terminated.
-    /// `Conflict::Dependencies` if `after` does not name earlier runs of the same batch; one that is named twice
-    /// counts once. `Conflict::Exists` if an id is taken. Wakes `Topic::Queue`.
+    /// A run of an existing session, also of one that is found by its key, uses that session: `idle` becomes `active`,
+    /// and `active_at` is now. A `suspended` one stays so: whoever claims the run brings it back to work. The first run
+    /// of a session is its `start`, each later one a `resume`. `Busy` if it has a run that is not over,
+    /// `UnknownSession` if there is none, `Transition` if it is terminated. `Conflict::Dependencies` if `after` does
+    /// not name earlier runs of the same batch; one that is named twice counts once. `Conflict::Exists` if an id, or
+    /// the key of a new session, is taken. Wakes `Topic::Queue`.
     async fn enqueue(
         &self,
         batch: Vec<NewRun>,
@@ -55,6 +56,9 @@ pub trait RunStore: Send + Sync {
     ///
     /// When it completed, the runs that wait for it wait for one less. When it ended otherwise they fail with
     /// `dependency_failed`, and those that wait for them likewise. `UnknownRun`, `Fenced`, `Transition`.
+    ///
+    /// The end of a run, by whichever method, is use of its session unless that is terminated: `active_at` is now, so
+    /// that its rest begins when its work ends.
     async fn finish(
         &self,
         fence: Fence,
@@ -122,6 +126,9 @@ pub enum RunOf {
     New(Box<NewSession>),
     /// A further one of this session.
     Existing(SessionId),
+    /// One of the session with this key, found or made as by
+    /// [`open_key`](crate::ports::SessionStore::open_key); found, as a further one.
+    Keyed(Box<NewSession>),
 }
 
 /// Runs that are submitted together.

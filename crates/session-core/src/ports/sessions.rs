@@ -4,10 +4,11 @@ use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::error::StoreResult;
-use crate::event::{Event, Payload};
+use crate::event::{Event, Payload, Seq};
 use crate::ids::{SessionId, SessionRef};
 use crate::names::{Label, Principal};
-use crate::session::{ManagedSession, NewSession, OpenSession, Opened, SessionSummary};
+use crate::ports::{Sweep, Swept};
+use crate::session::{Keyed, ManagedSession, NewSession, OpenSession, Opened, SessionSummary};
 use crate::state::Trigger;
 
 /// The registry of sessions.
@@ -26,8 +27,16 @@ pub trait SessionStore: Send + Sync {
     /// [`STAMP_EVERY`] does not slide. A session that was found stays in its state.
     async fn open(&self, request: OpenSession, now: Timestamp) -> StoreResult<Opened>;
 
+    /// Gets or creates by the key that `new` must have (else `Backend`): the one live session of this owner with this
+    /// key. Any number of callers at once get one session; a terminated one has given its key up.
+    ///
+    /// To be found is use, but wakes nobody up: `idle` becomes `active`, `suspended` stays, and `active_at` is now
+    /// unless that was written within [`STAMP_EVERY`]. A new session starts as with [`create`](Self::create).
+    async fn open_key(&self, new: NewSession, now: Timestamp) -> StoreResult<Keyed>;
+
     /// Creates a session without an identity, `active`, with a `session.created` event.
-    /// `Conflict::Exists` if the id is taken; `UnknownSession` if the parent is not there.
+    /// `Conflict::Exists` if the id is taken, or the key by a live session of the same owner; `UnknownSession` if the
+    /// parent is not there.
     async fn create(&self, new: NewSession, now: Timestamp) -> StoreResult<ManagedSession>;
 
     /// Creates a session with the log of another one: numbers, times, runs and origins of `events` are kept (they
@@ -39,6 +48,21 @@ pub trait SessionStore: Send + Sync {
         new: NewSession,
         events: Vec<Event>,
         imported: Payload,
+        now: Timestamp,
+    ) -> StoreResult<ManagedSession>;
+
+    /// Creates a session, `active`, with a copy of another one's log: the events 1 to `upto` (`None` for all that
+    /// there are), with their numbers, times, runs and origins, and a `session.forked` event behind them. Everything
+    /// else is as `new` has it, and nothing is used up yet. The source may be in use or terminated, and is not
+    /// touched.
+    ///
+    /// `UnknownSession` if there is no source, `Conflict::NoEvent` if `upto` is 0 or beyond its last event; otherwise
+    /// as for [`create`](Self::create).
+    async fn fork(
+        &self,
+        source: SessionId,
+        upto: Option<Seq>,
+        new: NewSession,
         now: Timestamp,
     ) -> StoreResult<ManagedSession>;
 
@@ -57,15 +81,22 @@ pub trait SessionStore: Send + Sync {
     /// the state is the same afterwards (activity of an active session). What makes or leaves it `active` counts
     /// as use: `active_at` is now.
     ///
-    /// Termination with `cleaned_up` is refused (`Busy`) while the session has a run that is not over: a cleanup takes
-    /// only what nobody uses. Any other termination also ends its pending runs (`stopped`, `session_terminated`) and orders its run in flight to be
-    /// killed. `UnknownSession`, or `Transition` when the table has no such step.
+    /// What lets go of the session's worker (`IdleTimeout`, `GraceElapsed`, `Suspend`, `TtlExpired`, termination with
+    /// `cleaned_up`) is refused (`Busy`) while the session has a run that is not over. Any other termination also ends
+    /// its pending runs (`stopped`, `session_terminated`) and orders its run in flight to be killed. `UnknownSession`,
+    /// or `Transition` when the table has no such step.
     async fn transition(
         &self,
         id: SessionId,
         trigger: Trigger,
         now: Timestamp,
     ) -> StoreResult<ManagedSession>;
+
+    /// Moves on what rested for long enough, at most `limit` sessions, those first that are due for longest:
+    /// `active → idle → suspended → terminated` (`ttl_expired`), several steps at once where their times have come,
+    /// each with its `session.state` event. Never one with a run that is not over. Returns where each is now; fewer
+    /// than `limit` means that none is left.
+    async fn sweep(&self, sweep: &Sweep, now: Timestamp) -> StoreResult<Vec<Swept>>;
 
     /// Gives the session another label, or none, and appends a `session.label` event. A terminated session may
     /// be labelled too. `UnknownSession`.
@@ -81,7 +112,8 @@ pub trait SessionStore: Send + Sync {
     async fn expire_identities(&self, now: Timestamp, limit: u32) -> StoreResult<Vec<SessionId>>;
 }
 
-/// How old the stamp of an identity may grow before its next use is written: one minute.
+/// How old the stamp of an identity, or of a session that is found by its key, may grow before its next use is
+/// written: one minute.
 pub const STAMP_EVERY: SignedDuration = SignedDuration::from_secs(60);
 
 /// Which sessions a list shows.

@@ -125,6 +125,7 @@ fn new_run(task: Task, after: Vec<usize>, principal: &Principal, place: &Place, 
             RunOf::New(Box::new(NewSession {
                 id: env.session_id(),
                 principal: principal.clone(),
+                key: None,
                 label,
                 agent,
                 kind,

@@ -346,6 +346,7 @@ fn is_passing(error: &StoreError) -> bool {
         | StoreError::Fenced { .. }
         | StoreError::Transition(_)
         | StoreError::Conflict(_)
+        | StoreError::Exhausted(_)
         | StoreError::Corrupt { .. } => false,
     }
 }

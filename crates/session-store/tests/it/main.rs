@@ -11,5 +11,7 @@ mod contention;
 mod faults;
 mod growth;
 mod history;
+mod lifecycle;
 mod opening;
 mod stores;
+mod upgrade;

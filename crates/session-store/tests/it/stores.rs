@@ -64,6 +64,7 @@ pub fn new_session(env: &Env) -> NewSession {
     NewSession {
         id: env.session_id(),
         principal: "alice".parse().unwrap(),
+        key: None,
         label: None,
         agent: None,
         kind: WorkspaceKind::Scratch,

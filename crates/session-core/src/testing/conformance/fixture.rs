@@ -88,6 +88,7 @@ impl Fixture {
         NewSession {
             id: self.env.session_id(),
             principal: "alice".parse().unwrap(),
+            key: None,
             label: None,
             agent: None,
             kind: WorkspaceKind::Scratch,

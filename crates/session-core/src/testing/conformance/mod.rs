@@ -22,15 +22,19 @@
 mod deadline;
 mod fixture;
 
+pub mod budgets;
 pub mod crews;
 pub mod events;
+pub mod forks;
 pub mod identity;
+pub mod keys;
 pub mod leases;
 pub mod listing;
 pub mod queue;
 pub mod races;
 pub mod sessions;
 pub mod stops;
+pub mod sweeps;
 pub mod wakes;
 
 use std::sync::Arc;
@@ -155,7 +159,8 @@ macro_rules! conformance_cases {
             orders_only_harden
             a_late_order_changes_no_outcome
             termination_ends_the_pending_run
-            a_cleanup_terminates_only_what_nobody_uses
+            a_session_rests_only_when_nobody_works_in_it
+            the_end_of_a_run_is_use_of_its_session
             termination_orders_the_run_in_flight_to_be_killed
         }
         $crate::conformance_group! { $use $($make)? => crews:
@@ -198,6 +203,50 @@ macro_rules! conformance_cases {
             a_session_wakes_for_every_entry_of_its_log
             a_session_wakes_for_what_others_do_to_it
         }
+        $crate::conformance_group! { $use $($make)? => budgets:
+            a_reservation_is_set_aside
+            a_reservation_beyond_the_limit_is_refused
+            a_settlement_books_what_was_used
+            each_crossing_warns_once
+            what_is_forfeited_counts_as_used
+            limits_are_changed_and_recorded
+            a_terminated_session_only_settles
+            accounts_hold_every_number
+            tokens_are_counted_by_the_minute
+            concurrent_reservations_never_overshoot
+            concurrent_settlements_are_all_booked
+        }
+        $crate::conformance_group! { $use $($make)? => keys:
+            a_new_key_makes_its_session
+            a_known_key_is_found_and_nothing_is_made
+            keys_are_per_owner
+            to_be_found_is_use
+            a_terminated_session_gives_its_key_up
+            a_taken_key_is_refused
+            a_key_is_needed
+            concurrent_calls_make_one_session
+            concurrent_calls_on_a_key_that_was_given_up_make_one_session
+            a_run_finds_or_makes_its_session_by_key
+            a_key_does_one_run_at_a_time
+        }
+        $crate::conformance_group! { $use $($make)? => forks:
+            a_fork_has_the_log_up_to_its_point
+            a_fork_has_nothing_else_of_its_source
+            origins_count_on_in_a_fork
+            a_fork_beyond_the_log_is_refused
+            a_fork_is_refused_as_a_whole
+            a_source_in_use_is_forked
+        }
+        $crate::conformance_group! { $use $($make)? => sweeps:
+            each_step_comes_at_its_time
+            a_session_goes_through_several_steps_at_once
+            times_of_none_never_come
+            a_busy_session_is_never_swept
+            only_what_rests_here_is_swept
+            those_that_are_left_out_stay
+            sweeps_take_what_is_due_for_longest_first
+            concurrent_sweeps_take_each_session_once
+        }
         $crate::conformance_group! { $use $($make)? => races:
             renewal_and_reaping_agree
             an_end_and_reaping_agree
@@ -205,7 +254,8 @@ macro_rules! conformance_cases {
             a_claim_and_a_stop_agree
             a_claim_and_a_termination_agree
             enqueueing_and_a_termination_agree
-            enqueueing_and_idling_agree
+            enqueueing_and_suspending_agree
+            enqueueing_and_sweeping_agree
             nothing_is_appended_after_the_end
             an_end_and_a_failure_of_two_dependencies_agree
         }
@@ -263,6 +313,10 @@ mod tests {
             ("events", events::CASES, include_str!("events.rs")),
             ("wakes", wakes::CASES, include_str!("wakes.rs")),
             ("races", races::CASES, include_str!("races.rs")),
+            ("budgets", budgets::CASES, include_str!("budgets.rs")),
+            ("keys", keys::CASES, include_str!("keys.rs")),
+            ("forks", forks::CASES, include_str!("forks.rs")),
+            ("sweeps", sweeps::CASES, include_str!("sweeps.rs")),
         ];
     }
 

@@ -145,7 +145,8 @@ pub async fn one_of_many_concurrent_runs_of_a_session_gets_in(f: &Fixture) {
     assert_eq!(f.store.runs(session, 100).await.unwrap().len(), 1);
 }
 
-/// A run uses its session: idle and suspended ones become active, an active one only gets a new time of use.
+/// A run uses its session, which gets a new time of use: an idle one becomes active, and a suspended one stays so until
+/// whoever claims the run brings it back.
 pub async fn a_run_uses_its_session(f: &Fixture) {
     let ways: [Option<Trigger>; 3] = [None, Some(Trigger::IdleTimeout), Some(Trigger::Suspend { ttl: TTL })];
     for way in ways {
@@ -157,12 +158,15 @@ pub async fn a_run_uses_its_session(f: &Fixture) {
         f.advance(TICK);
         let [run] = f.enqueue([f.resume(id)]).await;
         let session = f.store.session(id).await.unwrap().unwrap();
-        assert_eq!((session.state, session.active_at), (SessionState::Active, f.now()), "from {from}");
+        let to = if way == Some(Trigger::IdleTimeout) { SessionState::Active } else { from };
+        assert_eq!((session.state, session.active_at), (to, f.now()), "from {from}");
         let mut expected = vec![record::run_state(run.id, None, RunPhase::Pending, None)];
-        if from != SessionState::Active {
-            expected.insert(0, record::session_state(from, SessionState::Active));
+        if from != to {
+            expected.insert(0, record::session_state(from, to));
         }
         assert_eq!(f.records(id).await[recorded..], expected, "from {from}");
+        let claimed = f.claim(&f.new_runner()).await.unwrap();
+        assert_eq!((claimed.run.id, claimed.session), (run.id, session), "from {from}");
     }
 }
 

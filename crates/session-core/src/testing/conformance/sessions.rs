@@ -23,6 +23,7 @@ pub async fn a_created_session_is_there_as_it_was_given(f: &Fixture) {
     let new = NewSession {
         id: f.env.session_id(),
         principal: "team \"ä\" 'x'; --".parse().unwrap(),
+        key: Some("telegram:dm:42 'ü'".parse().unwrap()),
         label: Some("$(rm -rf ~) “label”".parse().unwrap()),
         agent: Some("a:b/c".parse().unwrap()),
         kind: WorkspaceKind::Worktree,
@@ -42,6 +43,7 @@ pub async fn a_created_session_is_there_as_it_was_given(f: &Fixture) {
     let given = NewSession {
         id: created.id,
         principal: created.principal.clone(),
+        key: created.key.clone(),
         label: created.label.clone(),
         agent: created.agent.clone(),
         kind: created.workspace.kind,
@@ -52,7 +54,8 @@ pub async fn a_created_session_is_there_as_it_was_given(f: &Fixture) {
     };
     assert_eq!(given, new);
     assert_eq!((created.created_at, created.active_at), (now, now));
-    assert_eq!((created.usage, created.generation, created.binding.clone()), (Usage::default(), None, None));
+    assert_eq!((created.usage, created.reserved, created.forked_from), (Usage::NONE, Usage::NONE, None));
+    assert_eq!((created.generation, created.binding.clone()), (None, None));
     assert_eq!((created.workspace.runner, created.workspace.removed_at), (None, None));
     assert_eq!(f.records(new.id).await, [record::session_created(&new, None)]);
 }

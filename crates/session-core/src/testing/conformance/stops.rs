@@ -85,27 +85,64 @@ pub async fn a_late_order_changes_no_outcome(f: &Fixture) {
     );
 }
 
-/// A cleanup may not terminate a session with a run that is not over, whether it waits or runs.
-pub async fn a_cleanup_terminates_only_what_nobody_uses(f: &Fixture) {
+/// Nothing lets go of a session's worker while it has a run that is not over, whether it waits or runs.
+pub async fn a_session_rests_only_when_nobody_works_in_it(f: &Fixture) {
     let [run] = f.enqueue([f.new_run()]).await;
     let trigger = Trigger::Terminate(TerminationReason::CleanedUp);
+    let ttl = LEASE;
+    let resting = [
+        trigger,
+        Trigger::IdleTimeout,
+        Trigger::GraceElapsed { ttl },
+        Trigger::Suspend { ttl },
+        Trigger::TtlExpired,
+    ];
     for claim in [false, true] {
         if claim {
             f.claim(&f.new_runner()).await.unwrap();
         }
-        let before = (f.run(run.id).await, f.records(run.session).await);
-        let refused = f.store.transition(run.session, trigger, f.now()).await.unwrap_err();
-        assert!(
-            matches!(refused, StoreError::Busy { run: in_the_way, .. } if in_the_way == run.id),
-            "{refused:?}"
-        );
-        assert_eq!((f.run(run.id).await, f.records(run.session).await), before);
+        let before = f.snapshot(run.session).await;
+        for trigger in resting {
+            let refused = f.store.transition(run.session, trigger, f.now()).await.unwrap_err();
+            assert!(
+                matches!(refused, StoreError::Busy { run: in_the_way, .. } if in_the_way == run.id),
+                "{refused:?}"
+            );
+            assert_eq!(f.snapshot(run.session).await, before);
+        }
     }
     f.store.request_stop(run.id, StopMode::Kill, f.now()).await.unwrap();
     let fence = f.run(run.id).await.fence();
     let stopped = Ending::because(EndKind::Stopped, ReasonCode::StoppedByUser, None, "stopped");
     f.store.finish(fence, stopped, None, f.now()).await.unwrap();
     assert!(f.transition(run.session, trigger).await.state.is_terminated());
+}
+
+/// However a run ends, its session was in use until then, unless it is terminated.
+pub async fn the_end_of_a_run_is_use_of_its_session(f: &Fixture) {
+    let used = async |session| f.store.session(session).await.unwrap().unwrap().active_at;
+    let runner = f.new_runner();
+    let completed = f.running(&runner).await;
+    f.advance(TICK);
+    f.complete(completed.fence()).await;
+    assert_eq!(used(completed.session).await, f.now());
+
+    let lost = f.running(&runner).await;
+    f.advance(LEASE + TICK);
+    f.store.reap(f.now(), 1).await.unwrap();
+    assert_eq!(used(lost.session).await, f.now());
+
+    let after = crate::ports::NewRun { after: vec![0], ..f.new_run() };
+    let [stopped, failed] = f.enqueue([f.new_run(), after]).await;
+    f.advance(TICK);
+    request(f, &stopped, StopMode::Graceful).await;
+    assert_eq!((used(stopped.session).await, used(failed.session).await), (f.now(), f.now()));
+
+    let [ended] = f.enqueue([f.new_run()]).await;
+    let before = f.now();
+    f.advance(TICK);
+    f.transition(ended.session, Trigger::Terminate(TerminationReason::Stopped)).await;
+    assert_eq!(used(ended.session).await, before, "it was not used any more");
 }
 
 /// The termination of a session ends its run in the queue, and records first the one and then the other.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::{Data, QueuedRun};
+use crate::budget::Usage;
 use crate::error::{Conflict, StoreError, StoreResult};
 use crate::event::{Event, NewEvent, Seq};
 use crate::ids::{RunId, SessionId};
@@ -79,17 +80,25 @@ impl Draft {
         if let Some(parent) = new.parent {
             self.session(parent)?;
         }
+        if let Some(key) = &new.key
+            && self.data.by_key(&new.principal, key).is_some()
+        {
+            return Err(Conflict::key_taken(&new.principal, key).into());
+        }
         let session = ManagedSession {
             id: new.id,
             principal: new.principal,
             state,
+            key: new.key,
             label: new.label,
             agent: new.agent,
             workspace: WorkspaceSpec { kind: new.kind, project: new.project, runner: None, removed_at: None },
             metadata: new.metadata,
             budget: new.budget,
-            usage: crate::budget::Usage::default(),
+            usage: Usage::NONE,
+            reserved: Usage::NONE,
             parent: new.parent,
+            forked_from: None,
             generation,
             binding: None,
             created_at: now,
@@ -119,15 +128,24 @@ impl Draft {
         trigger: Trigger,
         now: Timestamp,
     ) -> StoreResult<ManagedSession> {
-        if trigger == Trigger::Terminate(TerminationReason::CleanedUp)
+        if trigger.wants_rest()
             && let Some(run) = self.data.run_not_over(id)
         {
             return Err(StoreError::Busy { session: id, run: run.id, phase: run.state.phase() });
         }
+        let to = self.session(id)?.state.on(trigger, now)?;
+        self.move_to(id, to, now)
+    }
+
+    /// Puts a session into another state, with all that follows from it.
+    pub(super) fn move_to(
+        &mut self,
+        id: SessionId,
+        to: SessionState,
+        now: Timestamp,
+    ) -> StoreResult<ManagedSession> {
         let session = self.session(id)?;
-        let from = session.state;
-        session.state = from.on(trigger, now)?;
-        let to = session.state;
+        let from = std::mem::replace(&mut session.state, to);
         if to == SessionState::Active {
             session.active_at = now;
         }
@@ -243,6 +261,10 @@ impl Draft {
         run.stop = None;
         run.state = RunState::Ended { at: now, ending: ending.clone() };
         self.record(session, record::run_state(id, Some(from), to, Some(ending)), now);
+        let session = self.session(session)?;
+        if !session.state.is_terminated() {
+            session.active_at = now;
+        }
         // A place in its crew may have become free, or a run that waited for it.
         self.wake_queue();
         Ok(to)

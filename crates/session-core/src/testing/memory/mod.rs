@@ -5,8 +5,11 @@
 
 mod draft;
 mod events;
+mod keys;
+mod ledger;
 mod runs;
 mod sessions;
+mod sweep;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -41,6 +44,8 @@ struct Data {
     crews: BTreeMap<CrewId, Option<u32>>,
     /// Shared with the copy, so that a change copies only the logs that it touches.
     logs: BTreeMap<SessionId, Arc<Log>>,
+    /// The tokens of each minute since the epoch.
+    minutes: BTreeMap<i64, u64>,
 }
 
 /// A run, and the runs that it waits for.

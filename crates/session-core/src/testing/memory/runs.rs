@@ -17,7 +17,7 @@ use crate::run::{
     EndKind, Ending, Epoch, Fence, Lease, ReasonCode, Run, RunKind, RunPhase, RunState, RunStep, StopMode,
 };
 use crate::session::Binding;
-use crate::state::Trigger;
+use crate::state::{SessionState, Trigger};
 
 #[async_trait]
 impl RunStore for MemoryStore {
@@ -222,6 +222,10 @@ impl Draft {
         let session = match new.of {
             RunOf::New(session) => self.create(*session, None, now)?.id,
             RunOf::Existing(id) => self.use_session(id, now)?,
+            RunOf::Keyed(session) => match self.find_key(&session)? {
+                Some(id) => self.use_session(id, now)?,
+                None => self.create(*session, None, now)?.id,
+            },
         };
         let first = !self.data.runs().any(|run| run.session == session);
         let run = Run {
@@ -244,14 +248,18 @@ impl Draft {
         Ok(run)
     }
 
-    /// A new run uses the session: it becomes active, if it has no other run to do.
+    /// A new run uses the session, if it has no other run to do: it becomes active, unless it is suspended.
     fn use_session(&mut self, id: SessionId, now: Timestamp) -> StoreResult<SessionId> {
         self.session(id)?;
         if let Some(run) = self.data.run_not_over(id) {
             return Err(StoreError::Busy { session: id, run: run.id, phase: run.state.phase() });
         }
-        let active = self.session(id)?.state == crate::state::SessionState::Active;
-        self.transition(id, if active { Trigger::Activity } else { Trigger::Resume }, now)?;
+        let session = self.session(id)?;
+        if matches!(session.state, SessionState::Suspended { .. }) {
+            session.active_at = now;
+        } else {
+            self.transition(id, Trigger::Activity, now)?;
+        }
         Ok(id)
     }
 

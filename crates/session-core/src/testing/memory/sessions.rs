@@ -10,19 +10,23 @@ use jiff::Timestamp;
 use super::draft::Draft;
 use super::{Data, Log, MemoryStore, Registration};
 use crate::error::{StoreError, StoreResult};
-use crate::event::{Event, EventKind, NewEvent, Payload};
+use crate::event::{Event, EventKind, NewEvent, Payload, Seq};
 use crate::identity::IdentityKey;
 use crate::ids::{Id as _, SessionId, SessionRef};
 use crate::names::Label;
-use crate::ports::{Cursor, Listing, Page, STAMP_EVERY, SessionFilter, SessionStore};
+use crate::ports::{Cursor, Listing, Page, STAMP_EVERY, SessionFilter, SessionStore, Sweep, Swept};
 use crate::record;
-use crate::session::{Generation, ManagedSession, NewSession, OpenSession, Opened, SessionSummary};
+use crate::session::{Generation, Keyed, ManagedSession, NewSession, OpenSession, Opened, SessionSummary};
 use crate::state::{SessionState, TerminationReason, Trigger};
 
 #[async_trait]
 impl SessionStore for MemoryStore {
     async fn open(&self, request: OpenSession, now: Timestamp) -> StoreResult<Opened> {
         self.write(|draft| draft.open(request, now))
+    }
+
+    async fn open_key(&self, new: NewSession, now: Timestamp) -> StoreResult<Keyed> {
+        self.write(|draft| draft.open_key(new, now))
     }
 
     async fn create(&self, new: NewSession, now: Timestamp) -> StoreResult<ManagedSession> {
@@ -51,6 +55,16 @@ impl SessionStore for MemoryStore {
             draft.record(session.id, NewEvent { run: None, kind, payload: imported, origin: None }, now);
             Ok(session)
         })
+    }
+
+    async fn fork(
+        &self,
+        source: SessionId,
+        upto: Option<Seq>,
+        new: NewSession,
+        now: Timestamp,
+    ) -> StoreResult<ManagedSession> {
+        self.write(|draft| draft.fork(source, upto, new, now))
     }
 
     async fn session(&self, id: SessionId) -> StoreResult<Option<ManagedSession>> {
@@ -101,6 +115,10 @@ impl SessionStore for MemoryStore {
         now: Timestamp,
     ) -> StoreResult<ManagedSession> {
         self.write(|draft| draft.transition(id, trigger, now))
+    }
+
+    async fn sweep(&self, sweep: &Sweep, now: Timestamp) -> StoreResult<Vec<Swept>> {
+        self.write(|draft| draft.sweep(sweep, now))
     }
 
     async fn relabel(&self, id: SessionId, label: Option<Label>, now: Timestamp) -> StoreResult<()> {
