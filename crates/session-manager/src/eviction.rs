@@ -19,6 +19,8 @@ pub struct Candidate<'r> {
     pub last_used: Timestamp,
     /// When it was opened.
     pub opened_at: Timestamp,
+    /// Its engine refused to be suspended a short while ago.
+    pub refused: bool,
 }
 
 /// The session that gives way, and how.
@@ -42,7 +44,8 @@ pub enum Fate {
 /// The session that gives way to one of `principal`, if any may.
 ///
 /// One's own come before another's, idle ones before active ones, and those that were left alone longest before the
-/// rest; equal ones are ordered by their ids, so that the same sessions always lead to the same choice.
+/// rest; equal ones are ordered by their ids, so that the same sessions always lead to the same choice. One that refused a
+/// short while ago is not asked to be suspended again: another gives way, or nobody.
 pub fn pick_victim<'r>(
     strategy: EvictionStrategy,
     principal: &Principal,
@@ -51,6 +54,7 @@ pub fn pick_victim<'r>(
     match strategy {
         EvictionStrategy::RejectNew => None,
         EvictionStrategy::SuspendOldestIdle => candidates
+            .filter(|candidate| !candidate.refused)
             .min_by_key(|candidate| {
                 let foreign = candidate.principal != principal;
                 let active = candidate.idle_since.is_none();
@@ -59,21 +63,29 @@ pub fn pick_victim<'r>(
             })
             .map(|candidate| Victim { session: candidate.session, fate: Fate::Suspended }),
         EvictionStrategy::TerminateOldest => candidates
-            .filter(|candidate| candidate.principal == principal)
+            .filter(|candidate| may_give_way(strategy, principal, candidate.principal))
             .min_by_key(|candidate| (candidate.opened_at, candidate.session))
             .map(|candidate| Victim { session: candidate.session, fate: Fate::Terminated }),
+    }
+}
+
+/// A session of `owner` may give way to one of `principal`, once nothing goes on in it.
+pub(crate) fn may_give_way(strategy: EvictionStrategy, principal: &Principal, owner: &Principal) -> bool {
+    match strategy {
+        EvictionStrategy::SuspendOldestIdle => true,
+        EvictionStrategy::RejectNew => false,
+        EvictionStrategy::TerminateOldest => owner == principal,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use session_core::Id as _;
-    use uuid::Uuid;
 
     use super::*;
 
     fn id(number: u128) -> SessionId {
-        SessionId::from_uuid(Uuid::from_u128(number)).unwrap()
+        format!("ses_{number:032x}").parse().unwrap()
     }
 
     fn at(second: i64) -> Timestamp {
@@ -81,7 +93,14 @@ mod tests {
     }
 
     fn active(number: u128, principal: &Principal, used: i64) -> Candidate<'_> {
-        Candidate { session: id(number), principal, idle_since: None, last_used: at(used), opened_at: at(0) }
+        Candidate {
+            session: id(number),
+            principal,
+            idle_since: None,
+            last_used: at(used),
+            opened_at: at(0),
+            refused: false,
+        }
     }
 
     fn idle(number: u128, principal: &Principal, since: i64) -> Candidate<'_> {
@@ -92,7 +111,7 @@ mod tests {
         let forward = pick_victim(strategy, principal, candidates.iter().copied());
         let backward = pick_victim(strategy, principal, candidates.iter().rev().copied());
         assert_eq!(forward, backward, "the order of the candidates decides nothing");
-        forward.map(|victim| victim.session.as_uuid().as_u128())
+        forward.map(|victim| victim.session.uuid().as_u128())
     }
 
     #[test]
@@ -107,6 +126,24 @@ mod tests {
         assert_eq!(pick(suspend, &me, &[]), None);
         let fate = pick_victim(suspend, &me, all.iter().copied()).unwrap().fate;
         assert_eq!(fate, Fate::Suspended);
+    }
+
+    #[test]
+    fn one_that_refused_is_not_asked_to_be_suspended_but_can_be_ended() {
+        let me = Principal::new("me").unwrap();
+        let refused = Candidate { refused: true, ..idle(1, &me, 1) };
+        assert_eq!(pick(EvictionStrategy::SuspendOldestIdle, &me, &[refused, active(2, &me, 9)]), Some(2));
+        assert_eq!(pick(EvictionStrategy::SuspendOldestIdle, &me, &[refused]), None);
+        assert_eq!(pick(EvictionStrategy::TerminateOldest, &me, &[refused]), Some(1));
+    }
+
+    #[test]
+    fn who_may_give_way_to_whom() {
+        let (me, you) = (Principal::new("me").unwrap(), Principal::new("you").unwrap());
+        let may = |strategy| (may_give_way(strategy, &me, &me), may_give_way(strategy, &me, &you));
+        assert_eq!(may(EvictionStrategy::SuspendOldestIdle), (true, true));
+        assert_eq!(may(EvictionStrategy::RejectNew), (false, false));
+        assert_eq!(may(EvictionStrategy::TerminateOldest), (true, false));
     }
 
     #[test]

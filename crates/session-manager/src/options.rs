@@ -40,7 +40,8 @@ pub struct Limits {
     pub active_max: u64,
     /// Sessions with an engine of one principal; `None` for no limit of its own.
     pub active_per_principal_max: Option<u64>,
-    /// Suspended sessions of one principal; `None` for no limit. Beyond it the one that was suspended first is over.
+    /// Suspended sessions of one principal; `None` for no limit. When one more is suspended, the one that nobody asked for
+    /// longest is over.
     pub suspended_per_principal_max: Option<u64>,
     /// After how long without use a session is idle; twice as long again, and it is suspended. `None` for never.
     pub idle_timeout: Option<SignedDuration>,

@@ -40,15 +40,19 @@ use crate::options::Limits;
 use books::Books;
 use slot::{Dormant, Next, Phase, Slot};
 
+/// For so long an engine that refused to be suspended is left in peace, or for the idle timeout if that is shorter.
+const PEACE_AFTER_REFUSAL: SignedDuration = SignedDuration::from_mins(1);
+
 /// The sessions of one process. `H` is the live half of a session, handed to its users; `D` what is kept of it while it is
 /// suspended.
 #[derive(Debug)]
 pub struct Registry<H, D> {
     limits: Limits,
-    slots: HashMap<SessionId, Slot<H, D>>,
+    /// Boxed: the map is half empty at worst, and its empty places are small.
+    slots: HashMap<SessionId, Box<Slot<H, D>>>,
     /// One session per owner and key, for as long as that session is here.
     keys: HashMap<Arc<Owner>, SessionId>,
-    /// At most one entry a slot: never behind its true deadline.
+    /// At most one entry a slot, never behind its true deadline.
     deadlines: BTreeSet<(Timestamp, SessionId)>,
     /// How each slot counts. Kept, not computed: there may be a million slots.
     books: Books,
@@ -105,8 +109,8 @@ pub enum Suspending<H> {
 pub enum Flushed<H> {
     /// Let go of the engine, then say so with [`Registry::closed`].
     Close(H),
-    /// Nothing: it was used meanwhile, and goes on. `Woke` if that made it active.
-    Goes(Used),
+    /// Nothing: its engine refused, or it was used meanwhile, and it goes on.
+    Goes,
     /// Nothing: somebody ended it meanwhile, and lets go of the engine.
     Ended,
 }
@@ -202,10 +206,7 @@ impl<H: Clone, D> Registry<H, D> {
     /// The live half of a session that can be used.
     #[must_use]
     pub fn handle(&self, session: SessionId) -> Option<H> {
-        match &self.slots.get(&session)?.phase {
-            Phase::Live { handle, .. } | Phase::Flushing { handle, .. } => Some(handle.clone()),
-            Phase::Opening { .. } | Phase::Closing { .. } | Phase::Suspended(_) => None,
-        }
+        self.slots.get(&session)?.handle().cloned()
     }
 
     /// The live half of every session that has an engine, also of those that are being let go of.
@@ -222,39 +223,31 @@ impl<H: Clone, D> Registry<H, D> {
 
     /// The session was used: if it was idle it is active.
     pub fn touch(&mut self, now: Timestamp, session: SessionId) -> Result<Used, Unusable> {
-        self.usable(now, session).map(|(used, _)| used)
+        let used = self.slots.get_mut(&session).ok_or(Unusable::Unknown)?.wake(now)?;
+        // It may be idle again before the end of the grace that it was given.
+        if used == Used::Woke {
+            self.arm(session);
+        }
+        Ok(used)
     }
 
     /// A run begins in the session. Until [`end_use`](Self::end_use) it is neither idle nor suspended nor evicted.
     pub fn begin_use(&mut self, now: Timestamp, session: SessionId) -> Result<(Used, H), Unusable> {
-        let (used, handle) = self.usable(now, session)?;
-        let handle = handle.clone();
-        if let Some(slot) = self.slots.get_mut(&session) {
-            slot.in_flight = slot.in_flight.saturating_add(1);
-        }
+        let slot = self.slots.get_mut(&session).ok_or(Unusable::Unknown)?;
+        let used = slot.wake(now)?;
+        let handle = slot.handle().ok_or(Unusable::Moving)?.clone();
+        slot.in_flight = slot.in_flight.saturating_add(1);
         Ok((used, handle))
     }
 
-    /// A run in the session ended. Its idle time begins now, unless another goes on.
+    /// A run in the session ended. Its idle time begins now, unless another goes on. Without a run nothing ends.
     pub fn end_use(&mut self, now: Timestamp, session: SessionId) {
-        if let Some(slot) = self.slots.get_mut(&session) {
-            slot.in_flight = slot.in_flight.saturating_sub(1);
+        if let Some(slot) = self.slots.get_mut(&session)
+            && let Some(rest) = slot.in_flight.checked_sub(1)
+        {
+            slot.in_flight = rest;
             slot.used(now);
-        }
-        self.arm(session);
-    }
-
-    fn usable(&mut self, now: Timestamp, session: SessionId) -> Result<(Used, &H), Unusable> {
-        let slot = self.slots.get_mut(&session).ok_or(Unusable::Unknown)?;
-        match &mut slot.phase {
-            Phase::Live { handle, idle_since } | Phase::Flushing { handle, idle_since, .. } => {
-                slot.last_used = slot.last_used.max(now);
-                slot.uses = slot.uses.wrapping_add(1);
-                let used = if idle_since.take().is_some() { Used::Woke } else { Used::Stayed };
-                Ok((used, handle))
-            }
-            Phase::Opening { .. } | Phase::Closing { .. } => Err(Unusable::Moving),
-            Phase::Suspended(_) => Err(Unusable::Suspended),
+            self.arm(session);
         }
     }
 
@@ -276,26 +269,25 @@ impl<H: Clone, D> Registry<H, D> {
     }
 
     /// The engine has written everything out (`written`), or refused to. Unless the session was used or ended meanwhile,
-    /// its engine is to be let go of now; if it refused, the session goes on as it was and is tried again later.
+    /// its engine is to be let go of now. If it refused, the session goes on as it was: for a minute, or the idle timeout
+    /// if that is shorter, it is neither due to be suspended nor asked to give way.
     pub fn flushed(&mut self, now: Timestamp, session: SessionId, written: bool) -> Flushed<H> {
         let Some(slot) = self.slots.get_mut(&session) else { return Flushed::Ended };
         let Phase::Flushing { handle, idle_since, uses } = &slot.phase else { return Flushed::Ended };
         let (handle, idle_since) = (handle.clone(), *idle_since);
-        let unused = slot.in_flight == 0 && slot.uses == *uses;
-        if written && unused {
-            slot.phase = Phase::Closing { handle: handle.clone(), next: Next::Suspended };
+        if written && slot.in_flight == 0 && slot.uses == *uses {
+            slot.phase = Phase::Closing { handle: handle.clone(), idle_since, next: Next::Suspended };
             self.disarm(session);
             return Flushed::Close(handle);
         }
         slot.phase = Phase::Live { handle, idle_since };
-        if unused && idle_since.is_some() {
-            // To be tried again in a while, not at once.
-            let again = self.limits.idle_timeout.unwrap_or(SignedDuration::MAX);
-            self.arm_at(session, later(now, again));
-        } else {
-            self.arm(session);
+        if !written {
+            let peace =
+                self.limits.idle_timeout.map_or(PEACE_AFTER_REFUSAL, |it| it.min(PEACE_AFTER_REFUSAL));
+            slot.in_peace_until = later(now, peace);
         }
-        Flushed::Goes(if idle_since.is_none() { Used::Woke } else { Used::Stayed })
+        self.arm(session);
+        Flushed::Goes
     }
 
     /// Somebody or something ends the session.
@@ -310,9 +302,10 @@ impl<H: Clone, D> Registry<H, D> {
                 doomed.get_or_insert(reason);
                 Ok(Terminating::Later)
             }
-            Phase::Live { handle, .. } | Phase::Flushing { handle, .. } => {
-                let handle = handle.clone();
-                slot.phase = Phase::Closing { handle: handle.clone(), next: Next::Terminated(reason) };
+            Phase::Live { handle, idle_since } | Phase::Flushing { handle, idle_since, .. } => {
+                let (handle, idle_since) = (handle.clone(), *idle_since);
+                let next = Next::Terminated(reason);
+                slot.phase = Phase::Closing { handle: handle.clone(), idle_since, next };
                 self.disarm(session);
                 Ok(Terminating::Close(handle))
             }
@@ -322,10 +315,10 @@ impl<H: Clone, D> Registry<H, D> {
                 }
                 Ok(Terminating::Later)
             }
-            Phase::Suspended(_) => match self.remove(session) {
-                Some(Slot { phase: Phase::Suspended(dormant), .. }) => Ok(Terminating::Gone(dormant.record)),
-                Some(_) | None => Err(Unusable::Unknown),
-            },
+            Phase::Suspended(_) => {
+                let dormant = self.remove(session).and_then(|slot| slot.phase.into_dormant());
+                dormant.map(|dormant| Terminating::Gone(dormant.record)).ok_or(Unusable::Unknown)
+            }
         }
     }
 
@@ -354,37 +347,36 @@ impl<H: Clone, D> Registry<H, D> {
         }
     }
 
-    /// Takes away those of the principal's suspended sessions that are too many: those that were suspended first.
+    /// Takes away those of the principal's suspended sessions that are too many: those that came first.
     fn make_room_among_suspended(&mut self, principal: &Principal) -> Vec<(SessionId, D)> {
         let mut evicted = Vec::new();
         let Some(max) = self.limits.suspended_per_principal_max else { return evicted };
         while self.count(principal).suspended > max
             && let Some(first) = self.books.first_suspended(principal)
+            && let Some(dormant) = self.remove(first).and_then(|slot| slot.phase.into_dormant())
         {
-            if let Some(Slot { phase: Phase::Suspended(dormant), .. }) = self.remove(first) {
-                evicted.push((first, dormant.record));
-            }
+            evicted.push((first, dormant.record));
         }
         evicted
     }
 
     // Keeping the books: a slot, its count, its key and its deadline always go together.
 
-    fn insert(&mut self, session: SessionId, slot: Slot<H, D>) {
-        self.books.enter(&slot.owner.principal, session, slot.standing());
+    fn insert(&mut self, session: SessionId, mut slot: Slot<H, D>) {
+        slot.order = self.books.enter(&slot.owner, session, slot.standing());
         if slot.owner.key.is_some() {
             self.keys.insert(Arc::clone(&slot.owner), session);
         }
-        self.slots.insert(session, slot);
+        self.slots.insert(session, Box::new(slot));
         self.arm(session);
     }
 
     fn remove(&mut self, session: SessionId) -> Option<Slot<H, D>> {
         self.disarm(session);
-        let slot = self.slots.remove(&session)?;
-        self.books.leave(&slot.owner.principal, session, slot.standing());
-        // Another session may bear the key by now: only its own entry goes.
-        if self.keys.get(&slot.owner) == Some(&session) {
+        let slot = *self.slots.remove(&session)?;
+        self.books.leave(&slot.owner.principal, slot.order, slot.standing());
+        // Whoever has a key here bears it: nobody comes in under one that is taken.
+        if slot.owner.key.is_some() {
             self.keys.remove(&slot.owner);
         }
         Some(slot)

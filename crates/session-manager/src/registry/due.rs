@@ -33,7 +33,7 @@ impl<H: Clone, D> Registry<H, D> {
             self.deadlines.pop_first();
             if let Some(slot) = self.slots.get_mut(&session) {
                 slot.armed = None;
-                due.extend(self.fired(now, session));
+                due.extend(self.fired(at, session));
             }
         }
         due
@@ -45,9 +45,10 @@ impl<H: Clone, D> Registry<H, D> {
         self.deadlines.first().map(|&(at, _)| at)
     }
 
-    fn fired(&mut self, now: Timestamp, session: SessionId) -> Option<Due<H, D>> {
+    /// The session's entry, which lay at `at`, is gone. If the deadline has moved on, so does the entry.
+    fn fired(&mut self, at: Timestamp, session: SessionId) -> Option<Due<H, D>> {
         let deadline = self.deadline(session)?;
-        if deadline > now {
+        if deadline > at {
             self.arm_at(session, deadline);
             return None;
         }
@@ -60,32 +61,31 @@ impl<H: Clone, D> Registry<H, D> {
             }
             Phase::Live { handle, idle_since: Some(since) } => {
                 let (handle, since) = (handle.clone(), *since);
-                let phase =
-                    Phase::Flushing { handle: handle.clone(), idle_since: Some(since), uses: slot.uses };
-                slot.phase = phase;
+                let idle_since = Some(since);
+                slot.phase = Phase::Flushing { handle: handle.clone(), idle_since, uses: slot.uses };
                 Some(Due::Suspend(session, handle))
             }
-            Phase::Suspended(_) => match self.remove(session)?.phase {
-                Phase::Suspended(dormant) => Some(Due::Expired(session, dormant.record)),
-                Phase::Opening { .. }
-                | Phase::Live { .. }
-                | Phase::Flushing { .. }
-                | Phase::Closing { .. } => None,
-            },
+            Phase::Suspended(_) => {
+                let dormant = self.remove(session)?.phase.into_dormant()?;
+                Some(Due::Expired(session, dormant.record))
+            }
             Phase::Opening { .. } | Phase::Flushing { .. } | Phase::Closing { .. } => None,
         }
     }
 
-    /// The true deadline of a session, if it has one now.
-    fn deadline(&self, session: SessionId) -> Option<Timestamp> {
+    /// The true deadline of a session, if it has one now. The last time in the calendar never comes.
+    pub(super) fn deadline(&self, session: SessionId) -> Option<Timestamp> {
         let slot = self.slots.get(&session)?;
-        match &slot.phase {
-            Phase::Live { .. } if slot.in_flight > 0 => None,
-            Phase::Live { idle_since: None, .. } => Some(later(slot.last_used, self.limits.idle_timeout?)),
-            Phase::Live { idle_since: Some(since), .. } => Some(later(*since, self.limits.grace()?)),
-            Phase::Suspended(dormant) => Some(dormant.expires_at).filter(|&at| at < Timestamp::MAX),
-            Phase::Opening { .. } | Phase::Flushing { .. } | Phase::Closing { .. } => None,
-        }
+        let at = match &slot.phase {
+            Phase::Live { .. } if slot.in_flight > 0 => return None,
+            Phase::Live { idle_since: None, .. } => later(slot.last_used, self.limits.idle_timeout?),
+            Phase::Live { idle_since: Some(since), .. } => {
+                later(*since, self.limits.grace()?).max(slot.in_peace_until)
+            }
+            Phase::Suspended(dormant) => dormant.expires_at,
+            Phase::Opening { .. } | Phase::Flushing { .. } | Phase::Closing { .. } => return None,
+        };
+        (at < Timestamp::MAX).then_some(at)
     }
 
     /// Sees to it that the session has an entry that does not lie behind its deadline.
@@ -94,7 +94,7 @@ impl<H: Clone, D> Registry<H, D> {
         self.arm_at(session, deadline);
     }
 
-    pub(super) fn arm_at(&mut self, session: SessionId, at: Timestamp) {
+    fn arm_at(&mut self, session: SessionId, at: Timestamp) {
         let Some(slot) = self.slots.get_mut(&session) else { return };
         match slot.armed {
             Some(armed) if armed <= at => return,

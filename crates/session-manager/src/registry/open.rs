@@ -1,13 +1,12 @@
 //! Who may come in: admission of new sessions, return of suspended ones, and what happens when there is no room.
 
-use std::sync::Arc;
-
 use jiff::{SignedDuration, Timestamp};
 use session_core::SessionId;
+use session_core::names::Principal;
 use session_core::state::TerminationReason;
 use thiserror::Error;
 
-use super::slot::{Dormant, Origin, Owner, Phase, Slot};
+use super::slot::{Dormant, Next, Owner, Phase, Slot};
 use super::{Registry, Unusable, later};
 use crate::eviction::{self, Candidate, Victim};
 use crate::options::EvictionStrategy;
@@ -20,7 +19,7 @@ pub(crate) const RETRY_WHEN_ALL_ARE_BUSY: SignedDuration = SignedDuration::from_
 pub enum Admission {
     /// It has its place: make the engine, then say `opened` or `failed`.
     Reserved,
-    /// This session bears the key already.
+    /// This session bears the key already, or is the very one that was asked for.
     Existing(SessionId),
     /// There is room once this session has given way: see to that and ask again.
     After(Victim),
@@ -62,18 +61,20 @@ fn hint(retry_after: Option<SignedDuration>) -> String {
 }
 
 impl<H: Clone, D: Clone> Registry<H, D> {
-    /// Asks for a place for a new session. The id must be fresh.
+    /// Asks for a place for a new session. A session that is here already stays as it is.
     pub fn admit(&mut self, now: Timestamp, session: SessionId, owner: Owner) -> Result<Admission, Refused> {
-        let owner = Arc::new(owner);
+        if self.slots.contains_key(&session) {
+            return Ok(Admission::Existing(session));
+        }
         if owner.key.is_some()
             && let Some(&existing) = self.keys.get(&owner)
         {
             return Ok(Admission::Existing(existing));
         }
-        match self.room(now, &owner)? {
+        match self.room(now, &owner.principal)? {
             Room::Free => {
-                let phase = Phase::Opening { from: Origin::New, doomed: None };
-                self.insert(session, Slot::new(owner, phase, now));
+                let phase = Phase::Opening { from: None, doomed: None };
+                self.insert(session, Slot::new(self.books.owner(owner), phase, now));
                 Ok(Admission::Reserved)
             }
             Room::After(victim) => Ok(Admission::After(victim)),
@@ -87,19 +88,18 @@ impl<H: Clone, D: Clone> Registry<H, D> {
         &mut self,
         now: Timestamp,
         session: SessionId,
-        owner: Owner,
+        mut owner: Owner,
         record: D,
         expires_at: Timestamp,
     ) -> bool {
-        let mut owner = Arc::new(owner);
         if self.slots.contains_key(&session) {
             return false;
         }
         if self.keys.contains_key(&owner) {
-            owner = Arc::new(Owner { key: None, principal: owner.principal.clone() });
+            owner.key = None;
         }
         let phase = Phase::Suspended(Dormant { record, since: now, expires_at });
-        self.insert(session, Slot::new(owner, phase, now));
+        self.insert(session, Slot::new(self.books.owner(owner), phase, now));
         true
     }
 
@@ -115,17 +115,11 @@ impl<H: Clone, D: Clone> Registry<H, D> {
             Phase::Opening { .. } | Phase::Closing { .. } => return Ok(Ok(Reopening::Wait)),
             Phase::Suspended(dormant) => dormant.record.clone(),
         };
-        let owner = Arc::clone(&slot.owner);
-        Ok(self.room(now, &owner).map(|room| match room {
+        Ok(self.room(now, &slot.owner.principal).map(|room| match room {
             Room::Free => {
-                self.change_phase(session, |phase| match phase {
-                    Phase::Suspended(dormant) => {
-                        Phase::Opening { from: Origin::Suspended(dormant), doomed: None }
-                    }
-                    Phase::Opening { .. }
-                    | Phase::Live { .. }
-                    | Phase::Flushing { .. }
-                    | Phase::Closing { .. } => phase,
+                self.change_phase(session, |phase| Phase::Opening {
+                    from: phase.into_dormant(),
+                    doomed: None,
                 });
                 Reopening::Reserved(record)
             }
@@ -140,7 +134,7 @@ impl<H: Clone, D: Clone> Registry<H, D> {
         let Some(slot) = self.slots.get_mut(&session) else { return Err(TerminationReason::Killed) };
         let Phase::Opening { doomed, .. } = &slot.phase else { return Err(TerminationReason::Killed) };
         if let Some(reason) = *doomed {
-            slot.phase = Phase::Closing { handle, next: super::Next::Terminated(reason) };
+            slot.phase = Phase::Closing { handle, idle_since: None, next: Next::Terminated(reason) };
             return Err(reason);
         }
         slot.phase = Phase::Live { handle, idle_since: None };
@@ -156,68 +150,81 @@ impl<H: Clone, D: Clone> Registry<H, D> {
         let Phase::Opening { doomed, .. } = &slot.phase else { return None };
         let doomed = *doomed;
         let slot = self.remove(session)?;
-        if let (None, Phase::Opening { from: Origin::Suspended(dormant), .. }) = (doomed, slot.phase) {
-            self.insert(
-                session,
-                Slot { phase: Phase::Suspended(dormant), in_flight: 0, armed: None, ..slot },
-            );
+        if doomed.is_none()
+            && let Some(dormant) = slot.phase.into_dormant()
+        {
+            self.insert(session, Slot { phase: Phase::Suspended(dormant), ..slot });
         }
         doomed
     }
 
-    fn room(&self, now: Timestamp, owner: &Owner) -> Result<Room, Refused> {
+    fn room(&self, now: Timestamp, principal: &Principal) -> Result<Room, Refused> {
         let own_max = self.limits.active_per_principal_max;
-        let own = own_max.filter(|&max| self.count(&owner.principal).active >= max);
+        let own = own_max.filter(|&max| self.count(principal).active >= max);
         let Some(limit) = own.or((self.active() >= self.limits.active_max).then_some(self.limits.active_max))
         else {
             return Ok(Room::Free);
         };
         let own = own.is_some();
-        let concerned = || {
-            let resident =
-                self.books.resident().filter_map(|session| Some((session, self.slots.get(&session)?)));
-            resident.filter(|(_, slot)| !own || slot.owner.principal == owner.principal)
-        };
         // With a limit of nothing no place that becomes free helps.
-        let candidates = concerned().filter_map(candidate);
-        if limit > 0
-            && let Some(victim) = eviction::pick_victim(self.limits.eviction, &owner.principal, candidates)
-        {
-            return Ok(Room::After(victim));
+        if limit == 0 {
+            return Err(Refused { limit, own, retry_after: None });
         }
-        let closing =
-            |slot: &Slot<H, D>| matches!(slot.phase, Phase::Closing { .. } | Phase::Flushing { .. });
-        if limit > 0 && concerned().any(|(_, slot)| closing(slot)) {
+        let in_the_way = || {
+            let resident = self.books.resident(own.then_some(principal));
+            resident.filter_map(|session| Some((session, &**self.slots.get(&session)?)))
+        };
+        let closing = || in_the_way().any(|(_, slot)| matches!(slot.phase, Phase::Closing { .. }));
+        let flushing = || in_the_way().any(|(_, slot)| matches!(slot.phase, Phase::Flushing { .. }));
+        let strategy = self.limits.eviction;
+        // What is ended does not come back: none is, while a place becomes free without that.
+        if strategy == EvictionStrategy::TerminateOldest && closing() {
             return Ok(Room::Soon);
         }
-        let retry_after = (limit > 0).then(|| self.retry_after(now, concerned().map(|(_, slot)| slot)));
+        let candidates = in_the_way().filter_map(|(session, slot)| candidate(now, session, slot));
+        if let Some(victim) = eviction::pick_victim(strategy, principal, candidates) {
+            return Ok(Room::After(victim));
+        }
+        if closing() || flushing() {
+            return Ok(Room::Soon);
+        }
+        let retry_after = Some(self.retry_after(now, principal, in_the_way().map(|(_, slot)| slot)));
         Err(Refused { limit, own, retry_after })
     }
 
-    /// When the first of those that are in the way is suspended by itself, at the latest.
+    /// A short while if one of those in the way gives way as soon as its run ends; else when the first of them is suspended
+    /// by itself, at the latest.
     fn retry_after<'r>(
         &self,
         now: Timestamp,
-        concerned: impl Iterator<Item = &'r Slot<H, D>>,
+        principal: &Principal,
+        in_the_way: impl Iterator<Item = &'r Slot<H, D>>,
     ) -> SignedDuration
     where
         H: 'r,
         D: 'r,
     {
-        let leaves = |slot: &Slot<H, D>| {
-            let Phase::Live { idle_since, .. } = &slot.phase else { return None };
-            let idle_since = match idle_since {
-                Some(since) => *since,
-                None => later(slot.last_used, self.limits.idle_timeout?),
-            };
-            Some(later(idle_since, self.limits.grace()?)).filter(|_| slot.in_flight == 0)
-        };
-        // Without eviction, the wait is for time to pass; with it, for a run to end.
-        let waits_for_time = self.limits.eviction == EvictionStrategy::RejectNew;
-        let first = concerned.filter(|_| waits_for_time).filter_map(leaves).min();
+        let mut first: Option<Timestamp> = None;
+        for slot in in_the_way {
+            if eviction::may_give_way(self.limits.eviction, principal, &slot.owner.principal) {
+                return RETRY_WHEN_ALL_ARE_BUSY;
+            }
+            let leaves = self.suspended_at_latest(slot);
+            first = first.into_iter().chain(leaves).min();
+        }
         first.map_or(RETRY_WHEN_ALL_ARE_BUSY, |at| {
             at.duration_since(now).clamp(SignedDuration::from_millis(1), SignedDuration::from_hours(24))
         })
+    }
+
+    fn suspended_at_latest(&self, slot: &Slot<H, D>) -> Option<Timestamp> {
+        let Phase::Live { idle_since, .. } = &slot.phase else { return None };
+        let idle_since = match idle_since {
+            Some(since) => *since,
+            None => later(slot.last_used, self.limits.idle_timeout?),
+        };
+        let at = later(idle_since, self.limits.grace()?).max(slot.in_peace_until);
+        (slot.in_flight == 0).then_some(at)
     }
 }
 
@@ -227,7 +234,7 @@ enum Room {
     Soon,
 }
 
-fn candidate<H, D>((session, slot): (SessionId, &Slot<H, D>)) -> Option<Candidate<'_>> {
+fn candidate<H, D>(now: Timestamp, session: SessionId, slot: &Slot<H, D>) -> Option<Candidate<'_>> {
     match &slot.phase {
         Phase::Live { idle_since, .. } if slot.in_flight == 0 => Some(Candidate {
             session,
@@ -235,6 +242,7 @@ fn candidate<H, D>((session, slot): (SessionId, &Slot<H, D>)) -> Option<Candidat
             idle_since: *idle_since,
             last_used: slot.last_used,
             opened_at: slot.opened_at,
+            refused: slot.in_peace_until > now,
         }),
         Phase::Live { .. }
         | Phase::Opening { .. }

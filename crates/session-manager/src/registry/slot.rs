@@ -8,6 +8,7 @@ use session_core::names::{ExternalKey, Principal};
 use session_core::state::TerminationReason;
 
 use super::books::Standing;
+use super::{Unusable, Used};
 
 /// Whose session, and by which name of theirs.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -28,11 +29,15 @@ pub(super) struct Slot<H, D> {
     /// When it was last used.
     pub(super) last_used: Timestamp,
     /// How often it was used: tells whether it was used meanwhile.
-    pub(super) uses: u64,
+    pub(super) uses: u32,
     /// Runs in flight.
     pub(super) in_flight: u32,
     /// Its entry among the deadlines. May lie before its true deadline, never behind it.
     pub(super) armed: Option<Timestamp>,
+    /// Its engine refused to be suspended, and is left in peace until then.
+    pub(super) in_peace_until: Timestamp,
+    /// Which entry in the books is its own.
+    pub(super) order: u64,
 }
 
 /// What is going on with a session.
@@ -40,8 +45,8 @@ pub(super) struct Slot<H, D> {
 pub(super) enum Phase<H, D> {
     /// Its engine is being made.
     Opening {
-        /// What it goes back to if that fails.
-        from: Origin<D>,
+        /// What it goes back to if that fails; `None` for a new session.
+        from: Option<Dormant<D>>,
         /// Somebody ended it meanwhile.
         doomed: Option<TerminationReason>,
     },
@@ -59,25 +64,18 @@ pub(super) enum Phase<H, D> {
         /// Since when it is idle.
         idle_since: Option<Timestamp>,
         /// How often it had been used when this began.
-        uses: u64,
+        uses: u32,
     },
     /// Its engine is being let go of; it cannot be used any more.
     Closing {
         /// The live half.
         handle: H,
+        /// Since when it was idle.
+        idle_since: Option<Timestamp>,
         /// What it will be.
         next: Next,
     },
     /// It has no engine.
-    Suspended(Dormant<D>),
-}
-
-/// Where a session that is being opened comes from.
-#[derive(Debug)]
-pub(super) enum Origin<D> {
-    /// It is new.
-    New,
-    /// It was suspended.
     Suspended(Dormant<D>),
 }
 
@@ -99,9 +97,30 @@ pub(super) enum Next {
     Terminated(TerminationReason),
 }
 
+impl<H, D> Phase<H, D> {
+    /// What is kept of the session, if it is suspended or comes from there.
+    pub(super) fn into_dormant(self) -> Option<Dormant<D>> {
+        match self {
+            Self::Suspended(dormant) => Some(dormant),
+            Self::Opening { from, .. } => from,
+            Self::Live { .. } | Self::Flushing { .. } | Self::Closing { .. } => None,
+        }
+    }
+}
+
 impl<H, D> Slot<H, D> {
     pub(super) fn new(owner: Arc<Owner>, phase: Phase<H, D>, now: Timestamp) -> Self {
-        Self { owner, phase, opened_at: now, last_used: now, uses: 0, in_flight: 0, armed: None }
+        Self {
+            owner,
+            phase,
+            opened_at: now,
+            last_used: now,
+            uses: 0,
+            in_flight: 0,
+            armed: None,
+            in_peace_until: Timestamp::MIN,
+            order: 0,
+        }
     }
 
     /// How it counts: what has an engine, is about to have one or still has one takes one of the active places.
@@ -110,28 +129,51 @@ impl<H, D> Slot<H, D> {
             Phase::Opening { .. } | Phase::Live { .. } | Phase::Flushing { .. } | Phase::Closing { .. } => {
                 Standing::Active
             }
-            Phase::Suspended(dormant) => Standing::Suspended(dormant.since),
+            Phase::Suspended(_) => Standing::Suspended,
         }
     }
 
-    /// The state of the session: what is on its way somewhere is still where it comes from.
+    /// The state of the session: what is on its way somewhere is still where it comes from, unless that is its end.
     pub(super) fn state(&self) -> SessionState {
         match &self.phase {
-            Phase::Opening { from: Origin::Suspended(dormant), .. } | Phase::Suspended(dormant) => {
+            Phase::Opening { from: Some(dormant), .. } | Phase::Suspended(dormant) => {
                 SessionState::Suspended { since: dormant.since, expires_at: dormant.expires_at }
             }
-            Phase::Live { idle_since: Some(since), .. } | Phase::Flushing { idle_since: Some(since), .. } => {
-                SessionState::Idle { since: *since }
-            }
-            Phase::Opening { from: Origin::New, .. }
-            | Phase::Live { idle_since: None, .. }
-            | Phase::Flushing { idle_since: None, .. } => SessionState::Active,
-            // No longer usable, not yet anything else.
-            Phase::Closing { next: Next::Suspended, .. } => SessionState::Idle { since: self.last_used },
             Phase::Closing { next: Next::Terminated(reason), .. } => {
                 SessionState::Terminated { at: self.last_used, reason: *reason }
             }
+            Phase::Live { idle_since: Some(since), .. }
+            | Phase::Flushing { idle_since: Some(since), .. }
+            | Phase::Closing { idle_since: Some(since), next: Next::Suspended, .. } => {
+                SessionState::Idle { since: *since }
+            }
+            Phase::Opening { from: None, .. }
+            | Phase::Live { idle_since: None, .. }
+            | Phase::Flushing { idle_since: None, .. }
+            | Phase::Closing { idle_since: None, next: Next::Suspended, .. } => SessionState::Active,
         }
+    }
+
+    /// The live half, while it can be used.
+    pub(super) fn handle(&self) -> Option<&H> {
+        match &self.phase {
+            Phase::Live { handle, .. } | Phase::Flushing { handle, .. } => Some(handle),
+            Phase::Opening { .. } | Phase::Closing { .. } | Phase::Suspended(_) => None,
+        }
+    }
+
+    /// Uses it, if it can be used: it is idle no more.
+    pub(super) fn wake(&mut self, now: Timestamp) -> Result<Used, Unusable> {
+        let used = match &mut self.phase {
+            Phase::Live { idle_since, .. } | Phase::Flushing { idle_since, .. } => match idle_since.take() {
+                Some(_) => Used::Woke,
+                None => Used::Stayed,
+            },
+            Phase::Opening { .. } | Phase::Closing { .. } => return Err(Unusable::Moving),
+            Phase::Suspended(_) => return Err(Unusable::Suspended),
+        };
+        self.used(now);
+        Ok(used)
     }
 
     /// It was used.
