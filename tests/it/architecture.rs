@@ -44,8 +44,8 @@ const EDGES: &[Row] = &[
     Row {
         name: "session-manager",
         ours: "session-core",
-        outside: "camino jiff thiserror",
-        dev: "proptest session-core",
+        outside: "camino jiff thiserror tokio tokio-util tracing",
+        dev: "async-trait mockall proptest session-core tokio",
         build: "",
     },
     Row {

@@ -14,9 +14,22 @@
 
 pub mod crew;
 pub mod dispatch;
+pub mod error;
 pub mod eviction;
+mod guards;
+mod handle;
+pub mod manager;
 pub mod options;
+mod recorded;
 pub mod recovery;
 pub mod registry;
+mod steady;
+mod sweeper;
 
 pub use dispatch::{Coordinator, DispatchError, DispatchOptions, Submission, Task, TaskSession};
+pub use error::{OpenError, ResumeError, StartError, StateError, TrackError, UseError};
+pub use guards::{InFlight, Resuming};
+pub use handle::SessionHandle;
+pub use manager::{Keyed, Parting, SessionManager, SessionRequest, SessionView, ShutdownReport, Terminated};
+pub use options::ManagerOptions;
+pub use sweeper::SweepReport;

@@ -18,6 +18,7 @@
 
 mod books;
 mod due;
+mod look;
 mod open;
 mod slot;
 #[cfg(test)]
@@ -33,6 +34,8 @@ use session_core::{SessionId, SessionState};
 
 pub use books::Count;
 pub use due::Due;
+pub use look::Part;
+pub(crate) use open::RETRY_WHEN_ALL_ARE_BUSY;
 pub use open::{Admission, Refused, Reopening};
 pub use slot::Owner;
 

@@ -234,7 +234,11 @@ enum Room {
     Soon,
 }
 
-fn candidate<H, D>(now: Timestamp, session: SessionId, slot: &Slot<H, D>) -> Option<Candidate<'_>> {
+pub(super) fn candidate<H, D>(
+    now: Timestamp,
+    session: SessionId,
+    slot: &Slot<H, D>,
+) -> Option<Candidate<'_>> {
     match &slot.phase {
         Phase::Live { idle_since, .. } if slot.in_flight == 0 => Some(Candidate {
             session,

@@ -39,7 +39,8 @@ fn a_limit_of_nothing_lets_nobody_in_and_gives_no_hope() {
 
 #[test]
 fn the_largest_limit_never_refuses() {
-    let limits = Limits { active_per_principal_max: Some(u64::MAX), ..with(EvictionStrategy::RejectNew, u64::MAX) };
+    let limits =
+        Limits { active_per_principal_max: Some(u64::MAX), ..with(EvictionStrategy::RejectNew, u64::MAX) };
     let mut sessions = Sessions::new(limits);
     for number in 1..=100 {
         sessions.live(at(0), number, owner("me"));
@@ -104,7 +105,8 @@ fn the_own_limit_comes_first_and_concerns_ones_own_alone() {
     sessions.begin_use(at(7), id(1)).unwrap();
     let error = sessions.admit(at(8), id(3), owner("me")).unwrap_err();
     assert_eq!(Err(error.clone()), refused(1, true, Some(RETRY_WHEN_ALL_ARE_BUSY)));
-    let text = "1 active sessions of one principal are allowed, and none of them can give way; try again in 5s";
+    let text =
+        "1 active sessions of one principal are allowed, and none of them can give way; try again in 5s";
     assert_eq!(error.to_string(), text);
     sessions.audit();
 }
@@ -136,7 +138,10 @@ fn beyond_their_limit_the_suspended_that_nobody_asked_for_longest_are_over() {
     sessions.live(at(1), 4, owner("me"));
     let Closed::Suspended { evicted, .. } = sessions.suspend(at(2), 4) else { panic!("suspended") };
     assert_eq!(evicted, [(id(2), 2), (id(3), 3)]);
-    assert_eq!((sessions.state(1), sessions.state(4), sessions.state(9)), ("suspended", "suspended", "suspended"));
+    assert_eq!(
+        (sessions.state(1), sessions.state(4), sessions.state(9)),
+        ("suspended", "suspended", "suspended")
+    );
     sessions.audit();
 
     let mut none = Sessions::new(Limits { suspended_per_principal_max: Some(0), ..roomy() });

@@ -44,7 +44,11 @@ fn a_late_sweep_catches_up_in_one_go_and_in_order() {
     sessions.touch(at(3 * MINUTE), id(1)).unwrap();
     let late = at(DAY);
     let idled = |number| Due::Idled(id(number));
-    assert_eq!(sessions.due(late, 2), [idled(2), idled(3)], "the oldest deadline first, not the oldest entry");
+    assert_eq!(
+        sessions.due(late, 2),
+        [idled(2), idled(3)],
+        "the oldest deadline first, not the oldest entry"
+    );
     assert_eq!(sessions.due(late, 0), []);
     assert_eq!(sessions.due(late, 2), [idled(1), suspend(2)]);
     assert_eq!(sessions.due(late, 9), [suspend(3), suspend(1)]);
@@ -119,7 +123,11 @@ fn a_use_calls_a_suspension_off_until_everything_is_written() {
     assert_eq!(sessions.begin_use(at(SUSPENDED + 2), id(1)), Ok((Used::Stayed, 1)));
     sessions.end_use(at(SUSPENDED + 3), id(1));
     assert!(matches!(sessions.flushed(at(SUSPENDED + 4), id(1), true), Flushed::Goes), "used, and done");
-    assert_eq!(sessions.next_deadline(), Some(at(SUSPENDED + IDLE)), "the old entry, not behind the true one");
+    assert_eq!(
+        sessions.next_deadline(),
+        Some(at(SUSPENDED + IDLE)),
+        "the old entry, not behind the true one"
+    );
     sessions.audit();
 }
 

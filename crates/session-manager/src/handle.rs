@@ -1,0 +1,158 @@
+//! The live half of a session, as its users hold it, and what of a session outlives its engines.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use session_core::budget::Meter;
+use session_core::context::SessionContext;
+use session_core::history::History;
+use session_core::names::AgentKey;
+use session_core::ports::{Engine, Release};
+use session_core::{ManagedSession, SessionId};
+use tokio_util::sync::CancellationToken;
+
+use crate::recorded::Recorded;
+
+/// A session with an engine. Shared by everybody who works in it; another engine of the same session has another handle.
+pub struct SessionHandle<E> {
+    session: ManagedSession,
+    kept: Arc<Kept>,
+    engine: Releasable<E>,
+    ended: CancellationToken,
+}
+
+impl<E> SessionHandle<E> {
+    pub(crate) fn new(session: ManagedSession, kept: Arc<Kept>, engine: E) -> Self {
+        let engine = Releasable { engine, released: AtomicBool::new(false) };
+        Self { session, kept, engine, ended: CancellationToken::new() }
+    }
+
+    /// The session's id.
+    #[must_use]
+    pub fn id(&self) -> SessionId {
+        self.session.id
+    }
+
+    /// The session as it was when this engine was made. State and usage go on since; the [`meter`](Self::meter) knows the
+    /// latter.
+    #[must_use]
+    pub fn session(&self) -> &ManagedSession {
+        &self.session
+    }
+
+    /// What is alive behind the session. Its manager alone shuts it down.
+    #[must_use]
+    pub fn engine(&self) -> &E {
+        &self.engine.engine
+    }
+
+    /// What the session may use up, and what it used up.
+    #[must_use]
+    pub fn meter(&self) -> &Arc<Meter> {
+        &self.kept.meter
+    }
+
+    /// Reads or changes what belongs to this session alone: its conversation, approvals, grants, tools and correlation.
+    /// Nobody else sees it meanwhile, so `act` is to be short.
+    pub fn with_context<T>(&self, act: impl FnOnce(&mut SessionContext) -> T) -> T {
+        act(&mut self.kept.context())
+    }
+
+    /// This engine is not to be used any more: the session is being ended, or the engine was let go of.
+    #[must_use]
+    pub fn is_ended(&self) -> bool {
+        self.ended.is_cancelled() || self.engine.released.load(Ordering::Acquire)
+    }
+
+    /// Returns when the session is being ended: whoever works in it stops soon.
+    pub async fn ended(&self) {
+        self.ended.cancelled().await;
+    }
+
+    pub(crate) fn kept(&self) -> &Arc<Kept> {
+        &self.kept
+    }
+
+    pub(crate) fn end(&self) {
+        self.ended.cancel();
+    }
+}
+
+impl<E: Engine> SessionHandle<E> {
+    /// Lets go of the engine. The second caller, whoever that is, does nothing.
+    pub(crate) async fn release(&self, why: Release) {
+        self.engine.release(why).await;
+    }
+}
+
+impl<E> fmt::Debug for SessionHandle<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SessionHandle")
+            .field("session", &self.session.id)
+            .field("ended", &self.is_ended())
+            .finish_non_exhaustive()
+    }
+}
+
+/// An engine that can be let go of once.
+struct Releasable<E> {
+    engine: E,
+    released: AtomicBool,
+}
+
+impl<E: Engine> Releasable<E> {
+    async fn release(&self, why: Release) {
+        if !self.released.swap(true, Ordering::AcqRel) {
+            self.engine.shutdown(why).await;
+        }
+    }
+}
+
+/// What of a session outlives its engines: its record as it was when the manager learnt of it, its meter, its context, and
+/// how far its record keeps up with it.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    session: ManagedSession,
+    pub(crate) meter: Arc<Meter>,
+    // A std mutex: held for one short call, never across an await.
+    context: Mutex<SessionContext>,
+    /// What the record says. A tokio mutex: held while the record of this one session is written, so that whoever writes it
+    /// next knows what it says, and two changes are recorded in the order in which they happened.
+    pub(crate) recorded: tokio::sync::Mutex<Recorded>,
+}
+
+impl Kept {
+    pub(crate) fn new(session: ManagedSession, parent_agent: Option<AgentKey>, recorded: Recorded) -> Self {
+        Self {
+            meter: Arc::new(Meter::new(session.budget, session.usage)),
+            context: Mutex::new(SessionContext::new(&session, parent_agent)),
+            recorded: tokio::sync::Mutex::new(recorded),
+            session,
+        }
+    }
+
+    pub(crate) fn id(&self) -> SessionId {
+        self.session.id
+    }
+
+    /// The session as it is known: its record, and what it used up since.
+    pub(crate) fn session(&self) -> ManagedSession {
+        ManagedSession { budget: self.meter.budget(), usage: self.meter.used(), ..self.session.clone() }
+    }
+
+    /// What the manager was told of it; budget and usage are the meter's by now.
+    pub(crate) fn told(&self) -> &ManagedSession {
+        &self.session
+    }
+
+    pub(crate) fn context(&self) -> MutexGuard<'_, SessionContext> {
+        // A panic of whoever had it leaves a context that is whole: each of its changes is one call.
+        self.context.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Frees the conversation: the log has it. Everything else stays for the resume.
+    pub(crate) fn forget_history(&self) {
+        self.context().history = History::default();
+    }
+}
