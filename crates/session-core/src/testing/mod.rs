@@ -1,6 +1,6 @@
 //! Test doubles and the conformance suite of the ports (feature `testing`).
 //!
-//! [`env`] gives a world in which time stands still until it is moved and ids count up; [`MemoryStore`] is the
+//! [`env()`] gives a world in which time stands still until it is moved and ids count up; [`MemoryStore`] is the
 //! reference implementation of every port; [`conformance_suite!`](crate::conformance_suite) holds any store to
 //! the ports' documentation.
 
