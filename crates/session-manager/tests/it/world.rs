@@ -1,0 +1,271 @@
+//! A world in which nothing happens by itself: engines, a factory and a sink that do what a test says, and write down what
+//! is asked of them.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use jiff::SignedDuration;
+use session_core::names::{ExternalKey, Principal};
+use session_core::ports::{
+    Engine, EngineError, LifecycleEvent, LifecycleSink, Release, SessionFactory, SinkError,
+};
+use session_core::testing::{self, ManualClock};
+use session_core::{Env, ManagedSession, SessionId};
+use session_manager::options::Limits;
+use session_manager::{ManagerOptions, SessionHandle, SessionManager, SessionRequest};
+use tokio::sync::Semaphore;
+
+/// How something behaves that the manager has no power over.
+#[derive(Clone, Default)]
+pub enum Behaves {
+    #[default]
+    Well,
+    Fails,
+    Panics,
+    Hangs,
+    /// Waits at the gate, then does well.
+    Waits(Arc<Gate>),
+    /// The record says otherwise. Of a sink only.
+    Objects,
+}
+
+/// Where the tests step in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Point {
+    Create,
+    Flush,
+    Shutdown,
+    /// A report to the sink, by its name in the journal.
+    Report(&'static str),
+}
+
+/// A gate that something stops at until a test lets it through.
+pub struct Gate {
+    reached: Semaphore,
+    opened: Semaphore,
+}
+
+impl Gate {
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self { reached: Semaphore::new(0), opened: Semaphore::new(0) })
+    }
+
+    /// Returns when something stands at the gate.
+    pub async fn reached(&self) {
+        self.reached.acquire().await.unwrap().forget();
+    }
+
+    /// Lets one through.
+    pub fn open(&self) {
+        self.opened.add_permits(1);
+    }
+
+    async fn pass(&self) {
+        self.reached.add_permits(1);
+        self.opened.acquire().await.unwrap().forget();
+    }
+}
+
+/// What everything in the world shares: how it behaves, and what happened.
+#[derive(Default)]
+pub struct Script {
+    behaviour: Mutex<HashMap<Point, Behaves>>,
+    journal: Mutex<Vec<String>>,
+    /// Sessions in the order in which they were first mentioned.
+    sessions: Mutex<Vec<SessionId>>,
+}
+
+impl Script {
+    fn write(&self, session: SessionId, what: &str) {
+        let number = {
+            let mut sessions = self.sessions.lock().unwrap();
+            let known = sessions.iter().position(|known| *known == session);
+            known.unwrap_or_else(|| {
+                sessions.push(session);
+                sessions.len() - 1
+            })
+        };
+        self.journal.lock().unwrap().push(format!("{}: {what}", number + 1));
+    }
+
+    async fn act(&self, point: Point) -> Result<(), EngineError> {
+        let behaviour = self.behaviour.lock().unwrap().get(&point).cloned().unwrap_or_default();
+        match behaviour {
+            Behaves::Well => Ok(()),
+            Behaves::Fails => Err(EngineError::Failed("it has had enough".into())),
+            Behaves::Panics => panic!("it fell over"),
+            Behaves::Hangs => std::future::pending().await,
+            Behaves::Objects => Err(EngineError::Failed("objection".into())),
+            Behaves::Waits(gate) => {
+                gate.pass().await;
+                Ok(())
+            }
+        }
+    }
+}
+
+pub struct TestEngine {
+    session: SessionId,
+    script: Arc<Script>,
+}
+
+impl TestEngine {
+    /// Something that only this engine does.
+    pub fn say(&self, what: &str) {
+        self.script.write(self.session, what);
+    }
+}
+
+#[async_trait]
+impl Engine for TestEngine {
+    async fn suspend(&self) -> Result<(), EngineError> {
+        self.say("flush");
+        self.script.act(Point::Flush).await
+    }
+
+    async fn shutdown(&self, why: Release) {
+        self.say(&format!("shutdown {why:?}"));
+        let _never_fails = self.script.act(Point::Shutdown).await;
+    }
+}
+
+pub struct TestFactory(Arc<Script>);
+
+#[async_trait]
+impl SessionFactory for TestFactory {
+    type Engine = TestEngine;
+
+    async fn create(&self, session: &ManagedSession) -> Result<TestEngine, EngineError> {
+        self.0.write(session.id, "make");
+        self.0.act(Point::Create).await?;
+        Ok(TestEngine { session: session.id, script: Arc::clone(&self.0) })
+    }
+}
+
+struct TestSink(Arc<Script>);
+
+#[async_trait]
+impl LifecycleSink for TestSink {
+    async fn on(&self, event: &LifecycleEvent) -> Result<(), SinkError> {
+        let name = name(event);
+        let objects = {
+            let behaviour = self.0.behaviour.lock().unwrap();
+            behaviour.get(&Point::Report(name)).is_some_and(|it| matches!(it, Behaves::Objects))
+        };
+        self.0.act(Point::Report(name)).await.map_err(|error| {
+            if objects {
+                SinkError::Superseded("so it is".into())
+            } else {
+                SinkError::Unavailable(error.into())
+            }
+        })?;
+        let mut what = format!("record {name}");
+        if let LifecycleEvent::Moved { trigger: session_core::state::Trigger::Terminate(reason), .. } = event
+        {
+            write!(what, " {reason}").unwrap();
+        }
+        self.0.write(event.session(), &what);
+        Ok(())
+    }
+}
+
+fn name(event: &LifecycleEvent) -> &'static str {
+    match event {
+        LifecycleEvent::Created(_) => "created",
+        LifecycleEvent::Moved { trigger, .. } => trigger.name(),
+        LifecycleEvent::Resuming { step, .. } => step.code(),
+        LifecycleEvent::Reserved { .. } => "reserved",
+        LifecycleEvent::Settled { .. } => "settled",
+        LifecycleEvent::BudgetChanged { .. } => "budget",
+        LifecycleEvent::Granted { .. } => "grant",
+    }
+}
+
+pub type Manager = SessionManager<TestFactory>;
+pub type Handle = Arc<SessionHandle<TestEngine>>;
+
+/// A manager and everything around it.
+pub struct World {
+    pub manager: Manager,
+    pub clock: Arc<ManualClock>,
+    pub env: Env,
+    pub script: Arc<Script>,
+}
+
+impl World {
+    pub fn new() -> Self {
+        Self::with(ManagerOptions::default())
+    }
+
+    pub fn limited(limits: Limits) -> Self {
+        Self::with(ManagerOptions { limits, ..ManagerOptions::default() })
+    }
+
+    pub fn with(options: ManagerOptions) -> Self {
+        let (env, clock) = testing::env();
+        let script = Arc::new(Script::default());
+        let (factory, sink) = (TestFactory(Arc::clone(&script)), Arc::new(TestSink(Arc::clone(&script))));
+        let manager = SessionManager::new(env.clone(), options, factory, sink).unwrap();
+        Self { manager, clock, env, script }
+    }
+
+    /// A session of `me`.
+    pub async fn open(&self) -> Handle {
+        self.manager.create(request("me")).await.unwrap()
+    }
+
+    /// A session of `me` that is suspended.
+    pub async fn suspended(&self) -> SessionId {
+        let session = self.open().await.id();
+        self.manager.suspend(session).await.unwrap();
+        session
+    }
+
+    pub fn behaves(&self, point: Point, behaviour: Behaves) {
+        self.script.behaviour.lock().unwrap().insert(point, behaviour);
+    }
+
+    /// Has something wait at a gate from now on.
+    pub fn gate(&self, point: Point) -> Arc<Gate> {
+        let gate = Gate::new();
+        self.behaves(point, Behaves::Waits(Arc::clone(&gate)));
+        gate
+    }
+
+    /// What happened since the last call.
+    pub fn journal(&self) -> Vec<String> {
+        std::mem::take(&mut *self.script.journal.lock().unwrap())
+    }
+
+    pub fn pass(&self, by: SignedDuration) {
+        self.clock.advance(by);
+    }
+
+    /// The session's state by its name.
+    pub fn state(&self, session: SessionId) -> &'static str {
+        self.manager.view(session).map_or("none", |view| view.state.name())
+    }
+
+    /// Lets everything run that can run without time passing.
+    pub async fn settle(&self) {
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+pub fn request(principal: &str) -> SessionRequest {
+    SessionRequest::new(Principal::new(principal).unwrap())
+}
+
+pub fn key(text: &str) -> ExternalKey {
+    ExternalKey::new(text).unwrap()
+}
+
+pub fn minutes(minutes: i64) -> SignedDuration {
+    SignedDuration::from_mins(minutes)
+}
+
+pub const MILLISECOND: SignedDuration = SignedDuration::from_millis(1);
