@@ -2,5 +2,13 @@
 
 #![forbid(unsafe_code)]
 
+mod cancellation;
+mod eviction;
+mod isolation;
+mod leaving;
+mod opening;
+mod resuming;
+mod sinks;
+mod suspending;
 mod sweeping;
 mod world;

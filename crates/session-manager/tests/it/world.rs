@@ -7,19 +7,21 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use jiff::SignedDuration;
+use session_core::budget::Usage;
 use session_core::names::{ExternalKey, Principal};
 use session_core::ports::{
     Engine, EngineError, LifecycleEvent, LifecycleSink, Release, SessionFactory, SinkError,
 };
+use session_core::session::WorkspaceSpec;
 use session_core::testing::{self, ManualClock};
-use session_core::{Env, ManagedSession, SessionId};
+use session_core::{Env, ManagedSession, SessionId, SessionState};
 use session_manager::options::Limits;
 use session_manager::{ManagerOptions, SessionHandle, SessionManager, SessionRequest};
 use tokio::sync::Semaphore;
 
 /// How something behaves that the manager has no power over.
 #[derive(Clone, Default)]
-pub enum Behaves {
+pub(crate) enum Behaves {
     #[default]
     Well,
     Fails,
@@ -33,7 +35,7 @@ pub enum Behaves {
 
 /// Where the tests step in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Point {
+pub(crate) enum Point {
     Create,
     Flush,
     Shutdown,
@@ -42,23 +44,23 @@ pub enum Point {
 }
 
 /// A gate that something stops at until a test lets it through.
-pub struct Gate {
+pub(crate) struct Gate {
     reached: Semaphore,
     opened: Semaphore,
 }
 
 impl Gate {
-    pub fn new() -> Arc<Self> {
+    pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self { reached: Semaphore::new(0), opened: Semaphore::new(0) })
     }
 
     /// Returns when something stands at the gate.
-    pub async fn reached(&self) {
+    pub(crate) async fn reached(&self) {
         self.reached.acquire().await.unwrap().forget();
     }
 
     /// Lets one through.
-    pub fn open(&self) {
+    pub(crate) fn open(&self) {
         self.opened.add_permits(1);
     }
 
@@ -70,7 +72,7 @@ impl Gate {
 
 /// What everything in the world shares: how it behaves, and what happened.
 #[derive(Default)]
-pub struct Script {
+pub(crate) struct Script {
     behaviour: Mutex<HashMap<Point, Behaves>>,
     journal: Mutex<Vec<String>>,
     /// Sessions in the order in which they were first mentioned.
@@ -106,14 +108,14 @@ impl Script {
     }
 }
 
-pub struct TestEngine {
+pub(crate) struct TestEngine {
     session: SessionId,
     script: Arc<Script>,
 }
 
 impl TestEngine {
     /// Something that only this engine does.
-    pub fn say(&self, what: &str) {
+    pub(crate) fn say(&self, what: &str) {
         self.script.write(self.session, what);
     }
 }
@@ -131,7 +133,7 @@ impl Engine for TestEngine {
     }
 }
 
-pub struct TestFactory(Arc<Script>);
+pub(crate) struct TestFactory(Arc<Script>);
 
 #[async_trait]
 impl SessionFactory for TestFactory {
@@ -142,6 +144,11 @@ impl SessionFactory for TestFactory {
         self.0.act(Point::Create).await?;
         Ok(TestEngine { session: session.id, script: Arc::clone(&self.0) })
     }
+}
+
+/// A factory that does well, outside of any world.
+pub(crate) fn factory() -> TestFactory {
+    TestFactory(Arc::default())
 }
 
 struct TestSink(Arc<Script>);
@@ -183,27 +190,27 @@ fn name(event: &LifecycleEvent) -> &'static str {
     }
 }
 
-pub type Manager = SessionManager<TestFactory>;
-pub type Handle = Arc<SessionHandle<TestEngine>>;
+pub(crate) type Manager = SessionManager<TestFactory>;
+pub(crate) type Handle = Arc<SessionHandle<TestEngine>>;
 
 /// A manager and everything around it.
-pub struct World {
-    pub manager: Manager,
-    pub clock: Arc<ManualClock>,
-    pub env: Env,
-    pub script: Arc<Script>,
+pub(crate) struct World {
+    pub(crate) manager: Manager,
+    pub(crate) clock: Arc<ManualClock>,
+    pub(crate) env: Env,
+    pub(crate) script: Arc<Script>,
 }
 
 impl World {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::with(ManagerOptions::default())
     }
 
-    pub fn limited(limits: Limits) -> Self {
+    pub(crate) fn limited(limits: Limits) -> Self {
         Self::with(ManagerOptions { limits, ..ManagerOptions::default() })
     }
 
-    pub fn with(options: ManagerOptions) -> Self {
+    pub(crate) fn with(options: ManagerOptions) -> Self {
         let (env, clock) = testing::env();
         let script = Arc::new(Script::default());
         let (factory, sink) = (TestFactory(Arc::clone(&script)), Arc::new(TestSink(Arc::clone(&script))));
@@ -212,60 +219,82 @@ impl World {
     }
 
     /// A session of `me`.
-    pub async fn open(&self) -> Handle {
+    pub(crate) async fn open(&self) -> Handle {
         self.manager.create(request("me")).await.unwrap()
     }
 
     /// A session of `me` that is suspended.
-    pub async fn suspended(&self) -> SessionId {
+    pub(crate) async fn suspended(&self) -> SessionId {
         let session = self.open().await.id();
         self.manager.suspend(session).await.unwrap();
         session
     }
 
-    pub fn behaves(&self, point: Point, behaviour: Behaves) {
+    /// The record of an active session of another process.
+    pub(crate) fn record(&self, principal: &str) -> ManagedSession {
+        let now = self.env.now();
+        let SessionRequest { principal, metadata, budget, kind, .. } = request(principal);
+        ManagedSession {
+            id: self.env.session_id(),
+            principal,
+            state: SessionState::Active,
+            label: None,
+            agent: None,
+            workspace: WorkspaceSpec { kind, project: None, runner: None, removed_at: None },
+            metadata,
+            budget,
+            usage: Usage::default(),
+            parent: None,
+            generation: None,
+            binding: None,
+            created_at: now,
+            active_at: now,
+        }
+    }
+
+    pub(crate) fn behaves(&self, point: Point, behaviour: Behaves) {
         self.script.behaviour.lock().unwrap().insert(point, behaviour);
     }
 
     /// Has something wait at a gate from now on.
-    pub fn gate(&self, point: Point) -> Arc<Gate> {
+    pub(crate) fn gate(&self, point: Point) -> Arc<Gate> {
         let gate = Gate::new();
         self.behaves(point, Behaves::Waits(Arc::clone(&gate)));
         gate
     }
 
     /// What happened since the last call.
-    pub fn journal(&self) -> Vec<String> {
+    pub(crate) fn journal(&self) -> Vec<String> {
         std::mem::take(&mut *self.script.journal.lock().unwrap())
     }
 
-    pub fn pass(&self, by: SignedDuration) {
+    pub(crate) fn pass(&self, by: SignedDuration) {
         self.clock.advance(by);
     }
 
     /// The session's state by its name.
-    pub fn state(&self, session: SessionId) -> &'static str {
+    pub(crate) fn state(&self, session: SessionId) -> &'static str {
         self.manager.view(session).map_or("none", |view| view.state.name())
     }
 
     /// Lets everything run that can run without time passing.
-    pub async fn settle(&self) {
+    pub(crate) async fn settle(&self) {
         for _ in 0..100 {
             tokio::task::yield_now().await;
         }
     }
 }
 
-pub fn request(principal: &str) -> SessionRequest {
+pub(crate) fn request(principal: &str) -> SessionRequest {
     SessionRequest::new(Principal::new(principal).unwrap())
 }
 
-pub fn key(text: &str) -> ExternalKey {
+pub(crate) fn key(text: &str) -> ExternalKey {
     ExternalKey::new(text).unwrap()
 }
 
-pub fn minutes(minutes: i64) -> SignedDuration {
+pub(crate) fn minutes(minutes: i64) -> SignedDuration {
     SignedDuration::from_mins(minutes)
 }
 
-pub const MILLISECOND: SignedDuration = SignedDuration::from_millis(1);
+pub(crate) const MILLISECOND: SignedDuration = SignedDuration::from_millis(1);
