@@ -1,8 +1,8 @@
 //! The registry against what it promises.
 
 mod keys;
-//mod machine;
-//mod model;
+mod machine;
+mod model;
 mod phases;
 mod room;
 mod time;

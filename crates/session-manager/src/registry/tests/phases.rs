@@ -6,8 +6,11 @@ use super::*;
 
 const NOW: i64 = 20 * MINUTE;
 
+type Way = fn(&mut Sessions);
+type Method = fn(&mut Sessions) -> Box<dyn fmt::Debug>;
+
 /// How a session comes to be in each phase, on the way from the beginning to `NOW`.
-const PHASES: &[(&str, fn(&mut Sessions))] = &[
+const PHASES: &[(&str, Way)] = &[
     ("none", |_| {}),
     ("opening", |sessions| {
         sessions.admit(at(0), id(1), keyed("me", "key")).unwrap();
@@ -78,8 +81,6 @@ const PHASES: &[(&str, fn(&mut Sessions))] = &[
         sessions.suspend(at(5 * MINUTE), 1);
     }),
 ];
-
-type Method = fn(&mut Sessions) -> Box<dyn fmt::Debug>;
 
 const METHODS: &[(&str, Method)] = &[
     ("admit", |sessions| Box::new(sessions.admit(at(NOW), id(1), owner("you")))),

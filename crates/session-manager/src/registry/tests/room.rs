@@ -4,20 +4,20 @@ use super::*;
 use crate::eviction::{Fate, Victim};
 use crate::registry::open::RETRY_WHEN_ALL_ARE_BUSY;
 
-fn suspended(number: u64) -> Result<Admission, Refused> {
-    Ok(Admission::After(Victim { session: id(number), fate: Fate::Suspended }))
+fn suspended(number: u64) -> Admission {
+    Admission::After(Victim { session: id(number), fate: Fate::Suspended })
 }
 
-fn terminated(number: u64) -> Result<Admission, Refused> {
-    Ok(Admission::After(Victim { session: id(number), fate: Fate::Terminated }))
+fn terminated(number: u64) -> Admission {
+    Admission::After(Victim { session: id(number), fate: Fate::Terminated })
 }
 
 fn refused(limit: u64, own: bool, retry_after: Option<SignedDuration>) -> Result<Admission, Refused> {
     Err(Refused { limit, own, retry_after })
 }
 
-fn minutes(minutes: i64) -> Option<SignedDuration> {
-    Some(SignedDuration::from_mins(minutes))
+fn minutes(minutes: i64) -> SignedDuration {
+    SignedDuration::from_mins(minutes)
 }
 
 #[test]
@@ -56,11 +56,11 @@ fn at_the_limit_the_oldest_idle_gives_way_and_its_place_is_taken() {
     let mut sessions = Sessions::new(with(EvictionStrategy::SuspendOldestIdle, 2));
     sessions.live(at(0), 1, owner("me"));
     sessions.live(at(1), 2, owner("me"));
-    assert_eq!(sessions.admit(at(2), id(3), owner("me")), suspended(1), "used longest ago");
+    assert_eq!(sessions.admit(at(2), id(3), owner("me")), Ok(suspended(1)), "used longest ago");
     sessions.touch(at(3), id(1)).unwrap();
-    assert_eq!(sessions.admit(at(4), id(3), owner("me")), suspended(2));
+    assert_eq!(sessions.admit(at(4), id(3), owner("me")), Ok(suspended(2)));
     sessions.begin_use(at(5), id(2)).unwrap();
-    assert_eq!(sessions.admit(at(6), id(3), owner("me")), suspended(1), "never one with a run in flight");
+    assert_eq!(sessions.admit(at(6), id(3), owner("me")), Ok(suspended(1)), "never one with a run in flight");
     sessions.begin_use(at(7), id(1)).unwrap();
     let busy = refused(2, false, Some(RETRY_WHEN_ALL_ARE_BUSY));
     assert_eq!(sessions.admit(at(8), id(3), owner("me")), busy);
@@ -100,8 +100,16 @@ fn the_own_limit_comes_first_and_concerns_ones_own_alone() {
     let mut sessions = Sessions::new(limits);
     sessions.live(at(5), 1, owner("me"));
     sessions.live(at(0), 2, owner("you"));
-    assert_eq!(sessions.admit(at(6), id(3), owner("me")), suspended(1), "though another's was used before");
-    assert_eq!(sessions.admit(at(6), id(3), owner("they")), suspended(2), "who has none takes the oldest");
+    assert_eq!(
+        sessions.admit(at(6), id(3), owner("me")),
+        Ok(suspended(1)),
+        "though another's was used before"
+    );
+    assert_eq!(
+        sessions.admit(at(6), id(3), owner("they")),
+        Ok(suspended(2)),
+        "who has none takes the oldest"
+    );
     sessions.begin_use(at(7), id(1)).unwrap();
     let error = sessions.admit(at(8), id(3), owner("me")).unwrap_err();
     assert_eq!(Err(error.clone()), refused(1, true, Some(RETRY_WHEN_ALL_ARE_BUSY)));
@@ -158,17 +166,17 @@ fn who_rejects_hints_at_the_first_that_leaves_by_itself() {
     sessions.live(at(0), 1, owner("me"));
     sessions.live(at(5 * MINUTE), 2, owner("you"));
     let ask = |sessions: &mut Sessions, now| sessions.admit(at(now * MINUTE), id(3), owner("me"));
-    assert_eq!(ask(&mut sessions, 10), refused(2, false, minutes(35)));
+    assert_eq!(ask(&mut sessions, 10), refused(2, false, Some(minutes(35))));
     sessions.begin_use(at(10 * MINUTE), id(1)).unwrap();
-    assert_eq!(ask(&mut sessions, 10), refused(2, false, minutes(40)), "the one in use does not leave");
+    assert_eq!(ask(&mut sessions, 10), refused(2, false, Some(minutes(40))), "the one in use does not leave");
     assert_eq!(sessions.due(at(20 * MINUTE), 9), [Due::Idled(id(2))]);
-    assert_eq!(ask(&mut sessions, 25), refused(2, false, minutes(25)), "idle since minute 20");
+    assert_eq!(ask(&mut sessions, 25), refused(2, false, Some(minutes(25))), "idle since minute 20");
     sessions.begin_suspend(id(2)).unwrap();
     sessions.flushed(at(50 * MINUTE), id(2), false);
-    assert_eq!(ask(&mut sessions, 50), refused(2, false, minutes(1)), "it refused, and is tried again");
+    assert_eq!(ask(&mut sessions, 50), refused(2, false, Some(minutes(1))), "it refused, and is tried again");
     let soonest = Some(SignedDuration::from_millis(1));
     assert_eq!(ask(&mut sessions, 60), refused(2, false, soonest), "overdue");
-    assert_eq!(ask(&mut sessions, -9_000), refused(2, false, minutes(24 * 60)), "a day at most");
+    assert_eq!(ask(&mut sessions, -9_000), refused(2, false, Some(minutes(24 * 60))), "a day at most");
     sessions.begin_use(at(60 * MINUTE), id(2)).unwrap();
     assert_eq!(ask(&mut sessions, 60), refused(2, false, Some(RETRY_WHEN_ALL_ARE_BUSY)));
     sessions.audit();
@@ -191,7 +199,7 @@ fn who_terminates_takes_the_oldest_of_ones_own_once() {
     sessions.live(at(2), 3, owner("me"));
     sessions.touch(at(9), id(2)).unwrap();
     let ask = |sessions: &mut Sessions| sessions.admit(at(10), id(4), owner("me"));
-    assert_eq!(ask(&mut sessions), terminated(2), "opened first, whenever it was used");
+    assert_eq!(ask(&mut sessions), Ok(terminated(2)), "opened first, whenever it was used");
     sessions.begin_terminate(id(2), TerminationReason::Evicted).unwrap();
     assert_eq!(ask(&mut sessions), Ok(Admission::Wait), "one ends: no other has to");
     sessions.closed(at(11), id(2), 0).unwrap();
@@ -203,7 +211,7 @@ fn who_terminates_takes_the_oldest_of_ones_own_once() {
 fn who_terminates_waits_for_ones_own_runs_and_for_the_time_of_others() {
     let mut sessions = Sessions::new(with(EvictionStrategy::TerminateOldest, 1));
     sessions.live(at(0), 1, owner("you"));
-    assert_eq!(sessions.admit(at(0), id(2), owner("me")), refused(1, false, minutes(45)));
+    assert_eq!(sessions.admit(at(0), id(2), owner("me")), refused(1, false, Some(minutes(45))));
     sessions.begin_use(at(0), id(1)).unwrap();
     let busy = refused(1, false, Some(RETRY_WHEN_ALL_ARE_BUSY));
     assert_eq!(sessions.admit(at(0), id(2), owner("you")), busy);
@@ -215,14 +223,14 @@ fn one_that_refuses_to_be_suspended_is_left_in_peace_for_a_while() {
     sessions.live(at(0), 1, owner("me"));
     sessions.live(at(1), 2, owner("me"));
     let ask = |sessions: &mut Sessions, now| sessions.admit(at(now), id(3), owner("me"));
-    assert_eq!(ask(&mut sessions, 2), suspended(1));
+    assert_eq!(ask(&mut sessions, 2), Ok(suspended(1)));
     sessions.begin_suspend(id(1)).unwrap();
     assert!(matches!(sessions.flushed(at(3), id(1), false), Flushed::Goes));
-    assert_eq!(ask(&mut sessions, 4), suspended(2), "the next one is asked");
+    assert_eq!(ask(&mut sessions, 4), Ok(suspended(2)), "the next one is asked");
     sessions.begin_use(at(4), id(2)).unwrap();
     let busy = refused(2, false, Some(RETRY_WHEN_ALL_ARE_BUSY));
     assert_eq!(ask(&mut sessions, MINUTE + 2), busy);
-    assert_eq!(ask(&mut sessions, MINUTE + 3), suspended(1));
+    assert_eq!(ask(&mut sessions, MINUTE + 3), Ok(suspended(1)));
     sessions.audit();
 }
 
