@@ -66,7 +66,7 @@ const EDGES: &[Row] = &[
     },
     Row {
         name: "session-tests",
-        ours: "session-core session-runner session-store",
+        ours: "session-core session-manager session-runner session-store",
         outside: "camino jiff rusqlite rustix serde_json sqlx tempfile tokio toml",
         dev: "cargo_metadata sha2",
         build: "",

@@ -10,6 +10,7 @@ mod events;
 mod files;
 mod identity;
 mod listing;
+mod manager;
 mod measure;
 mod postgres;
 mod processes;
@@ -22,8 +23,10 @@ use measure::{Bench, Outcome, report_line};
 
 /// What can be named on the command line, in the order of running: first what needs the built program, so that a
 /// missing one is noticed at once.
-const NAMES: &[&str] =
-    &["spawn", "cli", "identity", "open", "append", "history", "claim", "list", "cleanup", "postgres"];
+const NAMES: &[&str] = &[
+    "spawn", "cli", "identity", "open", "append", "history", "claim", "list", "cleanup", "manager",
+    "postgres",
+];
 
 fn main() -> ExitCode {
     match run() {
@@ -68,6 +71,7 @@ async fn measured(name: &str, bench: &mut Bench) -> Outcome {
         "claim" => claim::claim(bench).await,
         "list" => listing::list(bench).await,
         "cleanup" => cleanup::cleanup(bench).await,
+        "manager" => manager::manager(bench).await,
         "spawn" => processes::spawn(bench).await,
         "cli" => processes::cli(bench).await,
         "postgres" => postgres::all(bench).await,

@@ -48,6 +48,8 @@ pub(crate) enum Shown {
     Rate,
     /// Time of one operation: less is better.
     Time,
+    /// Bytes of one thing, in the place of seconds: fewer is better.
+    Bytes,
 }
 
 /// What a path is to reach.
@@ -59,6 +61,12 @@ pub(crate) enum Target {
     AtMost(f64),
     /// At most so many milliseconds.
     Milliseconds(f64),
+    /// At most so many microseconds.
+    Microseconds(f64),
+    /// At most so many nanoseconds.
+    Nanoseconds(f64),
+    /// At most so many bytes.
+    Bytes(f64),
     /// At least so many a second.
     PerSecond(f64),
     /// Shown for comparison only.
@@ -117,7 +125,7 @@ impl Bench {
     pub(crate) fn row(&mut self, named: &Named<'_>, shown: Shown, target: Target, pair: Pair) {
         let ratio = match shown {
             Shown::Rate => pair.floor / pair.ours,
-            Shown::Time => pair.ours / pair.floor,
+            Shown::Time | Shown::Bytes => pair.ours / pair.floor,
         };
         let row = [
             named.path.to_owned(),
@@ -165,6 +173,9 @@ impl Target {
             Self::AtLeast(least) => (ratio >= least, format!("≥ {least}")),
             Self::AtMost(most) => (ratio <= most, format!("≤ {most}")),
             Self::Milliseconds(most) => (ours * 1e3 <= most, format!("≤ {most} ms")),
+            Self::Microseconds(most) => (ours * 1e6 <= most, format!("≤ {most} µs")),
+            Self::Nanoseconds(most) => (ours * 1e9 <= most, format!("≤ {most} ns")),
+            Self::Bytes(most) => (ours <= most, format!("≤ {most} bytes")),
             Self::PerSecond(least) => (1.0 / ours >= least, format!("≥ {least}/s")),
             Self::None => return "–".into(),
         };
@@ -220,6 +231,8 @@ pub(crate) fn median(mut figures: Vec<f64>) -> f64 {
 fn figure(shown: Shown, seconds: f64) -> String {
     match shown {
         Shown::Rate => format!("{:.0}/s", 1.0 / seconds),
+        Shown::Bytes => format!("{seconds:.0} bytes"),
+        Shown::Time if seconds < 1e-7 => format!("{:.1} ns", seconds * 1e9),
         Shown::Time if seconds < 1e-4 => format!("{:.2} µs", seconds * 1e6),
         Shown::Time => format!("{:.2} ms", seconds * 1e3),
     }
