@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use session_core::SessionId;
+use session_core::budget::{Exhausted, HourlyLimit};
+use session_core::grants::GrantError;
 use session_core::names::ExternalKey;
 use session_core::ports::{EngineError, SinkError};
 use session_core::state::TerminationReason;
@@ -201,6 +203,57 @@ pub enum StateError {
     },
     /// It happened, and is not recorded.
     #[error("session {session} is no longer live here, but that could not be recorded")]
+    Record {
+        /// The session.
+        session: SessionId,
+        /// Why.
+        source: SinkError,
+    },
+}
+
+/// Why a part of a budget is not set aside. Nothing is then.
+#[derive(Debug, Error)]
+pub enum SpendError {
+    /// The session's budget has too little left.
+    #[error(transparent)]
+    Exhausted(#[from] Exhausted),
+    /// All sessions together used what they may in an hour. The error says when there is room again.
+    #[error(transparent)]
+    Hourly(#[from] HourlyLimit),
+    /// The session is being ended.
+    #[error("session {0} is being ended: it spends nothing more")]
+    Ended(SessionId),
+    /// It could not be recorded.
+    #[error(
+        "nothing is set aside of the budget of session {session}, because its record could not be written"
+    )]
+    Record {
+        /// The session.
+        session: SessionId,
+        /// Why.
+        source: SinkError,
+    },
+}
+
+/// Why what holds for a session was not changed.
+#[derive(Debug, Error)]
+pub enum ChangeError {
+    /// There is no such session here.
+    #[error("there is no session {0} here: it is over, or it is not known to this process")]
+    Unknown(SessionId),
+    /// The directory cannot be granted to anybody.
+    #[error("session {session} is not let into the directory")]
+    Directory {
+        /// The session.
+        session: SessionId,
+        /// Why.
+        source: GrantError,
+    },
+    /// The session remembers as many answers of this kind as it may.
+    #[error("session {0} remembers as many answers as it may: it asks again instead")]
+    Full(SessionId),
+    /// It could not be recorded.
+    #[error("nothing was changed for session {session}, because its record could not be written")]
     Record {
         /// The session.
         session: SessionId,

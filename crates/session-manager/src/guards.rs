@@ -201,6 +201,10 @@ impl<F: SessionFactory> InFlight<F> {
         Self { manager, handle }
     }
 
+    pub(crate) fn manager(&self) -> &SessionManager<F> {
+        &self.manager
+    }
+
     /// The session's live half.
     #[must_use]
     pub fn handle(&self) -> &HandleOf<F> {

@@ -138,7 +138,9 @@ impl Kept {
 
     /// The session as it is known: its record, and what it used up since.
     pub(crate) fn session(&self) -> ManagedSession {
-        ManagedSession { budget: self.meter.budget(), usage: self.meter.used(), ..self.session.clone() }
+        let mut session = self.session.clone();
+        session.set_account(self.meter.account());
+        session
     }
 
     /// What the manager was told of it; budget and usage are the meter's by now.

@@ -23,13 +23,17 @@ pub mod options;
 mod recorded;
 pub mod recovery;
 pub mod registry;
+mod spending;
 mod steady;
 mod sweeper;
 
 pub use dispatch::{Coordinator, DispatchError, DispatchOptions, Submission, Task, TaskSession};
-pub use error::{OpenError, ResumeError, StartError, StateError, TrackError, UseError};
+pub use error::{
+    ChangeError, OpenError, ResumeError, SpendError, StartError, StateError, TrackError, UseError,
+};
 pub use guards::{InFlight, Resuming};
 pub use handle::SessionHandle;
 pub use manager::{Keyed, Parting, SessionManager, SessionRequest, SessionView, ShutdownReport, Terminated};
 pub use options::ManagerOptions;
+pub use spending::Spending;
 pub use sweeper::SweepReport;

@@ -6,6 +6,7 @@
 
 mod ending;
 mod engine;
+mod governance;
 mod open;
 mod queries;
 mod record;
@@ -20,6 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use session_core::budget::HourlyWindow;
 use session_core::ports::{EngineError, LifecycleSink, SessionFactory};
 use session_core::{Env, SessionId};
 use tokio::runtime::Handle;
@@ -81,6 +83,8 @@ struct Inner<F: SessionFactory> {
 /// Everything that the lock guards.
 pub(crate) struct State<F: SessionFactory> {
     pub(crate) registry: Registry<HandleOf<F>, Arc<Kept>>,
+    /// The tokens that all sessions together used in the last hour.
+    pub(crate) hourly: HourlyWindow,
     /// How the manager leaves, once it does.
     pub(crate) parting: Option<Parting>,
 }
@@ -96,7 +100,11 @@ impl<F: SessionFactory> SessionManager<F> {
     ) -> Result<Self, StartError> {
         let options = options.checked()?;
         let runtime = Handle::try_current().map_err(StartError::NoRuntime)?;
-        let state = State { registry: Registry::new(options.limits), parting: None };
+        let state = State {
+            registry: Registry::new(options.limits),
+            hourly: HourlyWindow::new(options.tokens_per_hour),
+            parting: None,
+        };
         let inner = Inner {
             steady: Steady::new(env.clone()),
             env,

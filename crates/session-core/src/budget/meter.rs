@@ -49,9 +49,14 @@ impl Meter {
         self.lock().budget
     }
 
-    /// Replaces the limits (a top-up); usage stays.
+    /// Changes the limits; usage stays.
+    pub fn change(&self, change: BudgetChange) {
+        self.lock().change(change);
+    }
+
+    /// Replaces the limits; usage stays.
     pub fn set_budget(&self, budget: Budget) {
-        self.lock().change(BudgetChange::Set(budget));
+        self.change(BudgetChange::Set(budget));
     }
 
     fn lock(&self) -> MutexGuard<'_, Account> {
@@ -125,6 +130,9 @@ mod tests {
         drop(meter.reserve_owned(tokens(20)).unwrap());
         assert_eq!((meter.used(), meter.account().reserved), (tokens(100), Usage::NONE));
         meter.set_budget(Budget { tokens_max: 101, ..Budget::default() });
+        drop(meter.reserve_owned(tokens(1)).unwrap());
+        meter.change(BudgetChange::Add(tokens(1)));
+        assert_eq!(meter.budget().tokens_max, 102);
         assert!(meter.reserve_owned(tokens(1)).is_ok());
     }
 

@@ -74,6 +74,7 @@ impl SessionRequest {
         NewSession {
             id,
             principal: self.principal,
+            key: self.key,
             label: self.label,
             agent: self.agent,
             kind: self.kind,
@@ -185,7 +186,7 @@ impl<F: SessionFactory> SessionManager<F> {
             SessionState::Active => (Recorded::Active, None),
             SessionState::Idle { .. } => (Recorded::Idle, None),
         };
-        let owner = Owner { principal: session.principal.clone(), key: None };
+        let owner = Owner { principal: session.principal.clone(), key: session.key.clone() };
         let kept = Arc::new(Kept::new(session, None, recorded));
         let expires_at = expires_at.map(|at| self.inner.steady.of_wall(at));
         self.change(|state, now| {
@@ -296,6 +297,7 @@ fn fresh(new: &NewSession, now: Timestamp) -> ManagedSession {
         id: new.id,
         principal: new.principal.clone(),
         state: SessionState::Active,
+        key: new.key.clone(),
         label: new.label.clone(),
         agent: new.agent.clone(),
         workspace: WorkspaceSpec {
@@ -306,8 +308,10 @@ fn fresh(new: &NewSession, now: Timestamp) -> ManagedSession {
         },
         metadata: new.metadata.clone(),
         budget: new.budget,
-        usage: Usage::default(),
+        usage: Usage::NONE,
+        reserved: Usage::NONE,
         parent: new.parent,
+        forked_from: None,
         generation: None,
         binding: None,
         created_at: now,

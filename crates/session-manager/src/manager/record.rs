@@ -86,6 +86,12 @@ impl<F: SessionFactory> SessionManager<F> {
         handle.kept().recorded.try_lock().is_ok_and(|recorded| *recorded == Recorded::Active)
     }
 
+    /// The record of a live session turned out to be no longer ours.
+    pub(crate) async fn disown(&self, handle: &HandleOf<F>) {
+        *handle.kept().recorded.lock().await = Recorded::Elsewhere;
+        self.let_go(handle.id());
+    }
+
     /// Ends a session here whose record is no longer ours: its engine goes, its record stays as somebody else made it.
     pub(super) fn let_go(&self, session: SessionId) {
         tracing::warn!(%session, "the session's record was changed by somebody else: it is let go of here");

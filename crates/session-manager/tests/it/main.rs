@@ -1,9 +1,11 @@
 //! The manager of sessions against engines, factories and sinks that behave badly, under a clock that is set by hand.
 
 #![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "these are tests")]
 
 mod cancellation;
 mod eviction;
+mod governance;
 mod isolation;
 mod leaving;
 mod opening;
