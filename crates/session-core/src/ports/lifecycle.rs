@@ -99,7 +99,8 @@ crate::state::code_enum! {
 #[async_trait]
 pub trait LifecycleSink: Send + Sync + 'static {
     /// Records one change. An error means that it is not recorded; whether it happens all the same is told by the method
-    /// of the manager that reports it.
+    /// of the manager that reports it. A move to where the record is already is no error: it was reported before, and
+    /// the answer was lost.
     async fn on(&self, event: &LifecycleEvent) -> Result<(), SinkError>;
 }
 

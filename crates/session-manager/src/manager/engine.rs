@@ -24,6 +24,9 @@ impl<F: SessionFactory> SessionManager<F> {
     /// ended; an engine that comes later is let go of.
     pub(super) async fn make_engine(&self, session: ManagedSession) -> Result<F::Engine, NoEngine> {
         let (id, within) = (session.id, self.inner.options.answer_within);
+        if let Some(reason) = self.lock().registry.doomed(id) {
+            return Err(NoEngine::Ended(reason));
+        }
         let factory = Arc::clone(&self.inner.factory);
         let mut making = self.spawn(async move { factory.create(&session).await });
         let doomed = self.until(|state| state.registry.doomed(id));

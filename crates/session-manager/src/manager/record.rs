@@ -53,13 +53,14 @@ impl<F: SessionFactory> SessionManager<F> {
         arrival: Arrival,
     ) -> Result<(), SinkError> {
         let Some((trigger, next)) = recorded.towards(arrival) else { return Ok(()) };
-        let answer = self.write(LifecycleEvent::Moved { session, trigger }).await;
-        match &answer {
-            Ok(()) => *recorded = next,
-            Err(SinkError::Superseded(_)) => *recorded = Recorded::Elsewhere,
-            Err(SinkError::Exhausted(_) | SinkError::Unavailable(_)) => {}
-        }
-        answer
+        let answer = self.try_write(LifecycleEvent::Moved { session, trigger }).await;
+        *recorded = match &answer {
+            Ok(()) => next,
+            Err(NotWritten::Refused(SinkError::Superseded(_))) => Recorded::Elsewhere,
+            Err(NotWritten::Refused(SinkError::Exhausted(_) | SinkError::Unavailable(_))) => *recorded,
+            Err(NotWritten::Lost(_)) => recorded.unless(next),
+        };
+        answer.map_err(NotWritten::into_error)
     }
 
     /// Records whether a live session is in use or idle, as it is by now. When its record says that it is over or elsewhere,

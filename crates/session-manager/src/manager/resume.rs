@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use jiff::SignedDuration;
 use session_core::ports::{LifecycleEvent, Release, ResumeStep, SessionFactory, SinkError};
 use session_core::state::TerminationReason;
 use session_core::{ManagedSession, SessionId};
@@ -188,6 +189,14 @@ impl<F: SessionFactory> SessionManager<F> {
             self.change(|state, _| state.registry.begin_terminate(session, killed).is_ok());
         }
         let ended = place.give_back();
+        if *recorded == Recorded::PerhapsSuspended && ended.is_none() {
+            // The last step may be recorded.
+            let ttl = self.inner.options.limits.suspended_ttl.unwrap_or(SignedDuration::MAX);
+            let suspended = Arrival::Suspended { ttl, by_time: false };
+            if let Err(error) = self.bring(session, &mut recorded, suspended).await {
+                tracing::warn!(%session, %error, "a session whose resume was given up may be recorded as active");
+            }
+        }
         let written = match ended {
             Some(reason) if !self.leaves_records() => {
                 self.bring(session, &mut recorded, Arrival::Over(reason)).await

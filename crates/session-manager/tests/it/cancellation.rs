@@ -43,7 +43,12 @@ async fn a_creation_that_is_dropped_leaves_no_session() {
 #[tokio::test(start_paused = true)]
 async fn a_creation_that_is_dropped_when_it_is_done_leaves_no_session() {
     let world = World::new();
-    poll_once(world.manager.create(request("me")));
+    {
+        let mut creation = pin!(world.manager.create(request("me")));
+        assert!(creation.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        world.settle().await;
+        assert_eq!(world.manager.counts().active, 1, "it is open, and nobody was told");
+    }
     world.settle().await;
     assert_eq!(world.manager.counts(), Counts::default());
     let journal = world.journal();

@@ -5,6 +5,7 @@
 
 mod cancellation;
 mod eviction;
+mod expectations;
 mod governance;
 mod isolation;
 mod leaving;
