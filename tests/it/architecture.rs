@@ -51,7 +51,7 @@ const EDGES: &[Row] = &[
     Row {
         name: "session-runner",
         ours: "session-core session-manager",
-        outside: "camino close_fds jiff rustix serde serde_json signal-hook tar tempfile thiserror tokio \
+        outside: "async-trait camino close_fds jiff rustix serde serde_json signal-hook tar tempfile thiserror tokio \
                   tokio-util tracing zstd",
         dev: "session-core tokio",
         build: "",
@@ -59,8 +59,8 @@ const EDGES: &[Row] = &[
     Row {
         name: "roomette",
         ours: "session-core session-manager session-runner session-store",
-        outside: "camino clap clap_complete comfy-table futures-util indicatif jiff rustix serde serde_json \
-                  tempfile tokio tokio-util toml tracing tracing-subscriber unicode-width",
+        outside: "async-trait camino clap clap_complete comfy-table futures-util indicatif jiff rustix serde serde_json \
+                  tempfile thiserror tokio tokio-util toml tracing tracing-subscriber unicode-width",
         dev: "",
         build: "",
     },

@@ -10,6 +10,8 @@ mod identity;
 #[cfg(test)]
 mod input;
 #[cfg(test)]
+mod lifecycle;
+#[cfg(test)]
 mod records;
 #[cfg(test)]
 mod run;

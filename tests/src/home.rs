@@ -196,6 +196,39 @@ impl Home {
         }
     }
 
+    /// Waits until time has brought something about, looking again and again.
+    ///
+    /// # Panics
+    ///
+    /// When it never comes.
+    #[track_caller]
+    pub fn until(&self, mut is_so: impl FnMut() -> bool) {
+        const LOOKS: usize = 1_000;
+        assert!(
+            (0..LOOKS).any(|_| is_so() || {
+                pause();
+                false
+            }),
+            "it never came"
+        );
+    }
+
+    /// Waits until a process of this data directory has stopped itself, and gives its id back.
+    ///
+    /// # Panics
+    ///
+    /// When none does.
+    #[track_caller]
+    pub fn until_stopped(&self) -> i32 {
+        let mut found = None;
+        self.until(|| {
+            let ours = processes_with(&format!("ROOMETTE_HOME={}", self.data()));
+            found = ours.into_iter().find(|&pid| is_stopped(pid));
+            found.is_some()
+        });
+        found.unwrap_or_default()
+    }
+
     /// Waits for the first of `wanted` among the lines that `roomette logs --follow` shows of a session.
     ///
     /// # Panics
@@ -256,6 +289,18 @@ pub fn left_with(mut command: Command, input: &str) -> Left {
         stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
         stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
     }
+}
+
+/// Lets a moment pass.
+fn pause() {
+    let own = i32::try_from(std::process::id()).unwrap_or_default();
+    assert!(!gone_within(own, Duration::from_millis(20)));
+}
+
+fn is_stopped(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // Behind the name, which may hold anything but ends with the last parenthesis.
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
 }
 
 /// The processes with this text in their environment.

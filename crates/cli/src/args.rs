@@ -5,7 +5,7 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use jiff::SignedDuration;
 
-use crate::duration;
+use crate::{duration, money};
 
 /// A host for AI agent sessions: each in a room of its own.
 ///
@@ -49,9 +49,15 @@ pub enum Command {
     /// End what runs in sessions; they can be resumed.
     Stop(StopArgs),
     /// End sessions at once and for good.
-    Kill(Sessions),
+    Kill(KillArgs),
+    /// Let go of what is alive behind sessions; they keep everything and can be resumed.
+    Suspend(Sessions),
     /// Run again in the same session: same id, same workspace.
     Resume(ResumeArgs),
+    /// Start a new session from any point of another one's log; the other one stays as it is.
+    Fork(ForkArgs),
+    /// Show or change what a session may use up.
+    Budget(BudgetArgs),
     /// Give a session another label.
     Label(LabelArgs),
     /// Deal with the runs of a host that went away.
@@ -117,6 +123,11 @@ pub struct RunArgs {
     /// A JSON object to keep with the session.
     #[arg(long, value_name = "JSON", conflicts_with = "file")]
     pub metadata: Option<String>,
+    /// Your own name for the session, such as `telegram:dm:42`: the session that bears it is used again, or made.
+    #[arg(long, value_name = "KEY", conflicts_with_all = ["file", "count"])]
+    pub key: Option<String>,
+    #[command(flatten)]
+    pub limits: LimitArgs,
     /// The program and its arguments, passed on as they are.
     #[arg(last = true, value_name = "ARGV")]
     pub argv: Vec<String>,
@@ -131,6 +142,23 @@ pub struct TaskArgs {
     /// The longest wall time, such as `90s` or `1h 30m`.
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = duration::parse)]
     pub timeout: Option<SignedDuration>,
+}
+
+/// What a session may use up.
+#[derive(Debug, Clone, Copy, Default, Args)]
+pub struct LimitArgs {
+    /// Tokens that the session may use, input and output together.
+    #[arg(long = "max-tokens", value_name = "N", conflicts_with = "file")]
+    pub tokens: Option<u64>,
+    /// Tool calls that it may make.
+    #[arg(long = "max-tool-calls", value_name = "N", conflicts_with = "file")]
+    pub tool_calls: Option<u64>,
+    /// Turns that it may take; each run is one.
+    #[arg(long = "max-turns", value_name = "N", conflicts_with = "file")]
+    pub turns: Option<u64>,
+    /// What it may cost, in US dollars, such as `2.50`.
+    #[arg(long = "max-cost", value_name = "USD", conflicts_with = "file", value_parser = money::parse)]
+    pub cost: Option<u64>,
 }
 
 /// `roomette ps`
@@ -170,6 +198,100 @@ pub struct Sessions {
     /// Session ids, beginnings of them, or labels.
     #[arg(required = true)]
     pub sessions: Vec<String>,
+}
+
+/// `roomette kill`
+#[derive(Debug, Args)]
+pub struct KillArgs {
+    /// Session ids, beginnings of them, or labels.
+    #[arg(required_unless_present_any = ["all", "principal"])]
+    pub sessions: Vec<String>,
+    /// Every session there is, whoever owns it.
+    #[arg(long, conflicts_with_all = ["sessions", "principal"])]
+    pub all: bool,
+    /// Every session of this owner.
+    #[arg(long, value_name = "NAME", conflicts_with = "sessions")]
+    pub principal: Option<String>,
+}
+
+/// `roomette fork`
+#[derive(Debug, Args)]
+pub struct ForkArgs {
+    /// A session id, the beginning of one, or a label.
+    pub session: String,
+    /// The last event that the new session has in common with it, as `roomette events` numbers them; default: the last
+    /// there is.
+    #[arg(long, value_name = "SEQ")]
+    pub at: Option<u64>,
+    /// Free text to find the new session by.
+    #[arg(long, value_name = "TEXT")]
+    pub label: Option<String>,
+}
+
+/// `roomette budget`
+#[derive(Debug, Args)]
+pub struct BudgetArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: BudgetCommand,
+}
+
+/// What to do with a budget.
+#[derive(Debug, Subcommand)]
+pub enum BudgetCommand {
+    /// Show what a session may use, what it has used and what is set aside.
+    Show(OneSession),
+    /// Raise limits by so much.
+    TopUp {
+        /// A session id, the beginning of one, or a label.
+        session: String,
+        #[command(flatten)]
+        by: AmountArgs,
+    },
+    /// Replace limits.
+    Set {
+        /// A session id, the beginning of one, or a label.
+        session: String,
+        #[command(flatten)]
+        to: AmountArgs,
+        /// Resources that are to have no limit: `turns`, `cost`. Repeatable.
+        #[arg(long, value_name = "RESOURCE")]
+        no_limit: Vec<Unlimited>,
+    },
+}
+
+/// Amounts of what a budget limits; at least one.
+#[derive(Debug, Clone, Copy, Args)]
+#[group(required = false, multiple = true)]
+pub struct AmountArgs {
+    /// Tokens, input and output together.
+    #[arg(long, value_name = "N")]
+    pub tokens: Option<u64>,
+    /// Tool calls.
+    #[arg(long, value_name = "N")]
+    pub tool_calls: Option<u64>,
+    /// Turns; each run is one.
+    #[arg(long, value_name = "N")]
+    pub turns: Option<u64>,
+    /// Cost in US dollars, such as `2.50`.
+    #[arg(long, value_name = "USD", value_parser = money::parse)]
+    pub cost: Option<u64>,
+}
+
+impl AmountArgs {
+    /// No amount was given.
+    pub fn is_empty(self) -> bool {
+        [self.tokens, self.tool_calls, self.turns, self.cost].iter().all(Option::is_none)
+    }
+}
+
+/// What can be left without a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Unlimited {
+    /// Turns.
+    Turns,
+    /// Cost.
+    Cost,
 }
 
 /// `roomette logs`
@@ -234,6 +356,9 @@ pub struct StopArgs {
 pub struct ResumeArgs {
     /// A session id, the beginning of one, or a label.
     pub session: String,
+    /// Only say where it can be resumed, what will be restored and what will not.
+    #[arg(long, conflicts_with_all = ["detach", "env", "timeout"])]
+    pub explain: bool,
     /// Do not wait.
     #[arg(long, short)]
     pub detach: bool,

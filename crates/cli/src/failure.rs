@@ -29,8 +29,10 @@ pub enum Kind {
     Denied,
     /// Something else is in the way.
     Conflict,
-    /// A budget is spent.
+    /// What the session may use up is used up.
     Budget,
+    /// There is no room.
+    Capacity,
     /// The host does not answer.
     Unreachable,
     /// Somebody pressed Ctrl-C.
@@ -48,6 +50,7 @@ impl Kind {
             Self::Denied => 5,
             Self::Conflict => 6,
             Self::Budget => 7,
+            Self::Capacity => 8,
             Self::Unreachable => 9,
             Self::Interrupted => 130,
         }
@@ -143,11 +146,19 @@ impl From<StoreError> for Failure {
             StoreError::Busy { .. } => {
                 (Kind::Conflict, Some("wait for it (`roomette wait`) or stop it (`roomette stop`)"))
             }
-            StoreError::Conflict(Conflict::Dependencies) => (Kind::Usage, None),
+            StoreError::Conflict(Conflict::Dependencies | Conflict::NoEvent { .. }) => (Kind::Usage, None),
+            StoreError::Exhausted(_) => {
+                (Kind::Budget, Some("`roomette budget top-up SESSION` gives it more"))
+            }
+            StoreError::Transition(error) if error.machine == "session" && error.from == "terminated" => (
+                Kind::Conflict,
+                Some(
+                    "a session that is over never comes back; `roomette fork SESSION` makes a new one of its log",
+                ),
+            ),
             StoreError::Transition(_) | StoreError::Fenced { .. } | StoreError::Conflict(_) => {
                 (Kind::Conflict, None)
             }
-            StoreError::Exhausted(_) => (Kind::Budget, None),
             StoreError::Unavailable(_) => {
                 (Kind::Error, Some("check that the disk has room and that the data directory can be written"))
             }

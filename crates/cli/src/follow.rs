@@ -93,6 +93,8 @@ impl Follower<'_> {
                     Reply::Submitted(_)
                     | Reply::Stopped { .. }
                     | Reply::Done
+                    | Reply::Killed(_)
+                    | Reply::Forked(_)
                     | Reply::Cleaned(_)
                     | Reply::Imported(_)
                     | Reply::Recovered(_)
@@ -167,8 +169,14 @@ pub fn verdict(followed: &Followed) -> Option<Failure> {
     let not_completed: Vec<_> =
         followed.updates.iter().filter(|update| update.state != "completed").collect();
     let first = not_completed.first()?;
-    let timeouts = not_completed.iter().all(|update| update.reason.as_deref() == Some("timeout"));
-    let kind = if timeouts { Kind::Timeout } else { Kind::Error };
+    let all = |reason: &str| not_completed.iter().all(|update| update.reason.as_deref() == Some(reason));
+    let kind = if all("timeout") {
+        Kind::Timeout
+    } else if all("budget_exhausted") {
+        Kind::Budget
+    } else {
+        Kind::Error
+    };
     let message = format!("{} of {} did not complete", not_completed.len(), followed.updates.len());
     let session = crate::view::short(&first.session.to_string()).to_owned();
     let hint = match first.message.as_deref() {

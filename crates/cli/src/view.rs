@@ -5,12 +5,14 @@
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 use serde_json::value::RawValue;
+use session_core::budget::Resource;
 use session_core::run::{Exit, Run};
 use session_core::session::SessionSummary;
 use session_core::state::SessionState;
 use session_core::{Event, ManagedSession};
 
 use crate::host::protocol::Update;
+use crate::money;
 
 /// A session.
 #[derive(Debug, Serialize)]
@@ -42,10 +44,24 @@ pub struct SessionView {
     /// The session of its identity's generation before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub previous: Option<String>,
+    /// The caller's own name for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// The session whose log it began with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub forked_from: Option<ForkView>,
+    /// What it may use up, and what it has used.
+    pub budget: AccountView,
     /// When it was created.
     pub created_at: Timestamp,
     /// When it was last used.
     pub active_at: Timestamp,
+    /// Since when it is idle or suspended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state_since: Option<Timestamp>,
+    /// When it is over if nobody comes back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Timestamp>,
     /// Its last run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_run: Option<RunView>,
@@ -68,6 +84,119 @@ pub struct WorkspaceView {
     /// When a cleanup removed it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub removed_at: Option<Timestamp>,
+}
+
+/// Where a fork began.
+#[derive(Debug, Serialize)]
+pub struct ForkView {
+    /// The session.
+    pub session: String,
+    /// The last event that both have.
+    pub at: u64,
+}
+
+/// What a session may use up, and what it has used.
+#[derive(Debug, Serialize)]
+pub struct AccountView {
+    /// Tokens.
+    pub tokens: ShareView,
+    /// Tool calls.
+    pub tool_calls: ShareView,
+    /// Turns.
+    pub turns: ShareView,
+    /// Cost in millionths of a US dollar.
+    pub cost_micros: ShareView,
+}
+
+/// One resource of a budget.
+#[derive(Debug, Serialize)]
+pub struct ShareView {
+    /// Used up.
+    pub used: u64,
+    /// Set aside by work that has not ended.
+    #[serde(skip_serializing_if = "is_nothing")]
+    pub reserved: u64,
+    /// The limit; nothing for none.
+    pub max: Option<u64>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_nothing(amount: &u64) -> bool {
+    *amount == 0
+}
+
+impl AccountView {
+    /// Of this session.
+    pub fn new(session: &ManagedSession) -> Self {
+        let share = |resource| ShareView {
+            used: session.usage.of(resource),
+            reserved: session.reserved.of(resource),
+            max: limit(session, resource),
+        };
+        Self {
+            tokens: share(Resource::Tokens),
+            tool_calls: share(Resource::ToolCalls),
+            turns: share(Resource::Turns),
+            cost_micros: share(Resource::Cost),
+        }
+    }
+
+    /// What was used, of what may be.
+    pub fn in_one_line(&self) -> String {
+        let share = |resource: Resource, share: &ShareView| {
+            let used = amount(resource, share.used);
+            let name = if resource == Resource::Cost { "" } else { resource.code() };
+            let of = share.max.map(|max| format!(" of {}", amount(resource, max))).unwrap_or_default();
+            format!("{used}{of} {}", name.replace('_', " ")).trim_end().to_owned()
+        };
+        let shares = [
+            (Resource::Tokens, &self.tokens),
+            (Resource::ToolCalls, &self.tool_calls),
+            (Resource::Turns, &self.turns),
+            (Resource::Cost, &self.cost_micros),
+        ];
+        shares.map(|(resource, view)| share(resource, view)).join(", ")
+    }
+}
+
+/// The limit of a resource, if it has one.
+pub fn limit(session: &ManagedSession, resource: Resource) -> Option<u64> {
+    Some(session.budget.limit(resource)).filter(|&limit| limit < u64::MAX)
+}
+
+/// An amount of a resource for people.
+pub fn amount(resource: Resource, amount: u64) -> String {
+    match resource {
+        Resource::Cost => money::show(amount),
+        Resource::Tokens | Resource::ToolCalls | Resource::Turns => amount.to_string(),
+    }
+}
+
+/// The first resource of which nothing is left.
+pub fn spent(session: &ManagedSession) -> Option<Resource> {
+    let spent = |resource: &Resource| {
+        let used = session.usage.of(*resource).saturating_add(session.reserved.of(*resource));
+        limit(session, *resource).is_some_and(|limit| used >= limit)
+    };
+    // What a session may not have at all is not spent.
+    let given = |resource: &Resource| limit(session, *resource) != Some(0) || *resource == Resource::Turns;
+    Resource::ALL.iter().copied().filter(given).find(spent)
+}
+
+/// How much of a budget is used, by the resource of which most is: `[##...] 41%`. Nothing while nothing is used.
+pub fn budget_bar(session: &ManagedSession) -> Option<String> {
+    const CELLS: u64 = 5;
+    let percent = |resource: &Resource| {
+        let limit = limit(session, *resource)?;
+        let used = session.usage.of(*resource);
+        // A limit of nothing is used up by nothing.
+        (used > 0)
+            .then(|| u64::try_from(u128::from(used) * 100 / u128::from(limit.max(1))).unwrap_or(u64::MAX))
+    };
+    let most = Resource::ALL.iter().filter_map(percent).max()?;
+    let full = (most.saturating_mul(CELLS) / 100).clamp(u64::from(most > 0), CELLS);
+    let bar: String = (0..CELLS).map(|cell| if cell < full { '#' } else { '.' }).collect();
+    Some(format!("[{bar}] {}%", most.min(999)))
 }
 
 impl SessionView {
@@ -96,8 +225,24 @@ impl SessionView {
             metadata: metadata.unwrap_or_default(),
             parent: session.parent.map(|id| id.to_string()),
             previous: session.generation.and_then(|generation| generation.previous).map(|id| id.to_string()),
+            key: session.key.as_ref().map(ToString::to_string),
+            forked_from: session
+                .forked_from
+                .map(|fork| ForkView { session: fork.source.to_string(), at: fork.upto.0 }),
+            budget: AccountView::new(session),
             created_at: session.created_at,
             active_at: session.active_at,
+            state_since: match session.state {
+                SessionState::Active => None,
+                SessionState::Idle { since } | SessionState::Suspended { since, .. } => Some(since),
+                SessionState::Terminated { at, .. } => Some(at),
+            },
+            expires_at: match session.state {
+                SessionState::Suspended { expires_at, .. } => {
+                    Some(expires_at).filter(|&at| at < Timestamp::MAX)
+                }
+                SessionState::Active | SessionState::Idle { .. } | SessionState::Terminated { .. } => None,
+            },
             last_run: summary.last_run.as_ref().map(RunView::new),
         }
     }
@@ -283,6 +428,13 @@ pub fn elapsed(
     now: Timestamp,
 ) -> Option<SignedDuration> {
     started.map(|started| ended.unwrap_or(now).duration_since(started))
+}
+
+/// For how long nothing was done in a session: nothing while something is, or when it is over.
+pub fn idle(summary: &SessionSummary, now: Timestamp) -> Option<SignedDuration> {
+    let busy = summary.last_run.as_ref().is_some_and(|run| !run.state.phase().is_ended());
+    let over = summary.session.state.is_terminated();
+    (!busy && !over).then(|| now.duration_since(summary.session.active_at))
 }
 
 #[cfg(test)]

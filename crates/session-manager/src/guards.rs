@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use session_core::context::Restored;
-use session_core::ports::{LifecycleEvent, ResumeStep, SessionFactory};
+use session_core::ports::{ResumeStep, SessionFactory};
 use session_core::state::TerminationReason;
 use session_core::{ManagedSession, SessionId};
 
@@ -155,8 +155,7 @@ impl<F: SessionFactory> Resuming<F> {
         if self.place.is_taken() {
             return Err(self.place.error(session));
         }
-        let step = LifecycleEvent::Resuming { session, step: ResumeStep::Reconstructed };
-        let written = self.manager.write(step).await;
+        let written = self.manager.record_step(self.handle.kept(), ResumeStep::Reconstructed).await;
         written.map_err(|source| ResumeError::Record { session, source })?;
         self.handle.with_context(|context| context.restore(restored));
         Ok(())

@@ -27,7 +27,7 @@ mod spending;
 mod steady;
 mod sweeper;
 
-pub use dispatch::{Coordinator, DispatchError, DispatchOptions, Submission, Task, TaskSession};
+pub use dispatch::{Coordinator, DispatchError, DispatchOptions, Draft, Submission, Task, TaskSession};
 pub use error::{
     ChangeError, OpenError, ResumeError, SpendError, StartError, StateError, TrackError, UseError,
 };

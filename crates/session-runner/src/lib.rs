@@ -12,9 +12,11 @@ mod held;
 pub mod process;
 mod progress;
 mod recover;
+mod room;
 mod runner;
 pub mod workspace;
 
 pub use progress::Progress;
 pub use recover::{Adopted, Recovery, recover};
+pub use room::{Door, Refusal, Room, Rooms};
 pub use runner::{DirectOrder, Runner, RunnerOptions};

@@ -18,11 +18,12 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::executors::Order;
-use crate::executors::command::{Execution, Start};
+use crate::executors::command::{Execution, Left, Start};
 use crate::held::HeldRuns;
 use crate::process::KeeperProgram;
 use crate::progress::Progress;
 use crate::recover::Recovery;
+use crate::room::Door;
 use crate::workspace::log::LogRotation;
 use crate::workspace::{Git, Layout};
 
@@ -69,8 +70,9 @@ pub struct Runner {
     profile: RunnerProfile,
     options: Arc<RunnerOptions>,
     progress: Progress,
+    door: Arc<dyn Door>,
     held: HeldRuns<mpsc::Sender<Order>>,
-    executions: JoinSet<()>,
+    executions: JoinSet<Left>,
     /// Which claim each task executes.
     tasks: HashMap<task::Id, Fence>,
     retry_at: Option<Instant>,
@@ -80,13 +82,14 @@ pub struct Runner {
 }
 
 impl Runner {
-    /// A runner for this machine.
+    /// A runner for this machine. Its executions get into their sessions through `door`.
     #[must_use]
     pub fn new(
         coordinator: Coordinator,
         layout: Layout,
         profile: RunnerProfile,
         options: RunnerOptions,
+        door: Arc<dyn Door>,
     ) -> Self {
         let held = HeldRuns::new(options.runs_at_once);
         Self {
@@ -95,6 +98,7 @@ impl Runner {
             profile,
             options: Arc::new(options),
             progress: Progress::default(),
+            door,
             held,
             executions: JoinSet::new(),
             tasks: HashMap::new(),
@@ -177,14 +181,16 @@ impl Runner {
     fn begin(&mut self, claimed: ClaimedRun, start: Start) {
         let (sender, orders) = mpsc::channel(ORDERS_MAX);
         let (fence, session): (Fence, SessionId) = (claimed.run.fence(), claimed.session.id);
-        self.held.hold(fence, session, sender);
+        self.held.hold(fence, session, sender.clone());
         self.progress.begin(fence.run);
         let execution = Execution {
             coordinator: self.coordinator.clone(),
             layout: self.layout.clone(),
             options: Arc::clone(&self.options),
             progress: self.progress.clone(),
+            door: Arc::clone(&self.door),
             orders,
+            ordering: sender,
             fence,
             session: claimed.session,
             run: claimed.run,
@@ -193,9 +199,14 @@ impl Runner {
         self.tasks.insert(task.id(), fence);
     }
 
-    fn ended(&mut self, ended: Result<(task::Id, ()), task::JoinError>) {
+    fn ended(&mut self, ended: Result<(task::Id, Left), task::JoinError>) {
         let id = match ended {
-            Ok((id, ())) => id,
+            Ok((id, Left::Nothing)) => id,
+            Ok((id, Left::NoRoom(wait))) => {
+                // The same run would be claimed again at once.
+                self.retry_at = Some(Instant::now() + wait);
+                id
+            }
             Err(error) => {
                 // The keeper ends with its lifeline, and the claim, no longer renewed, runs out.
                 tracing::error!(%error, "an execution failed");

@@ -80,9 +80,16 @@ fn text_of(everything: &Everything) -> String {
     add("owner", Some(session.principal.clone()));
     add("agent", session.agent.clone());
     add("parent", session.parent.clone());
+    add(
+        "forked",
+        session.forked_from.as_ref().map(|fork| format!("from {} at event {}", fork.session, fork.at)),
+    );
+    add("key", session.key.clone());
     add("previous", session.previous.clone());
     add("created", Some(session.created_at.to_string()));
     add("used", Some(session.active_at.to_string()));
+    add("expires", session.expires_at.map(|at| at.to_string()));
+    add("budget", Some(session.budget.in_one_line()));
     add("workspace", Some(session.workspace.kind.into()));
     add("project", session.workspace.project.clone());
     match session.workspace.removed_at {

@@ -1,9 +1,12 @@
 //! One module a command.
 
+mod budget;
 mod cleanup;
 mod config;
 mod doctor;
 mod events;
+mod explain;
+mod fork;
 mod inspect;
 mod label;
 mod logs;
@@ -41,7 +44,10 @@ pub async fn execute(cli: Cli) -> Outcome<()> {
         Command::Events(args) => events::execute(&context, args).await,
         Command::Wait(args) => wait::execute(&context, args).await,
         Command::Stop(args) => stop::stop(&context, args).await,
-        Command::Kill(args) => stop::kill(&context, &args.sessions).await,
+        Command::Kill(args) => stop::kill(&context, args).await,
+        Command::Suspend(args) => stop::suspend(&context, &args.sessions).await,
+        Command::Fork(args) => fork::execute(&context, args).await,
+        Command::Budget(args) => budget::execute(&context, args.command).await,
         Command::Resume(args) => resume::execute(&context, args).await,
         Command::Label(args) => label::execute(&context, args).await,
         Command::Recover(args) => recover::execute(&context, &args).await,

@@ -66,9 +66,20 @@ pub async fn execute(context: &Context, args: PsArgs) -> Outcome<()> {
 }
 
 fn print(listing: &Listing, now: Timestamp) -> Outcome<()> {
-    let mut table = output::table(&["SESSION", "LABEL", "STATUS", "EXIT", "TIME", "AGE", "COMMAND"]);
+    // Most sessions have no parent: then there is no column of dashes.
+    let families = listing.items.iter().any(|item| item.session.parent.is_some());
+    let mut head = vec!["SESSION", "LABEL", "STATUS", "STATE", "EXIT", "TIME", "IDLE", "BUDGET", "COMMAND"];
+    if families {
+        head.insert(1, "PARENT");
+    }
+    let mut table = output::table(&head);
     for item in &listing.items {
-        table.add_row(row(item, now));
+        let mut row = row(item, now);
+        if families {
+            let parent = item.session.parent.map(|parent| view::short(&parent.to_string()).to_owned());
+            row.insert(1, parent.unwrap_or_else(|| "-".into()));
+        }
+        table.add_row(row);
     }
     output::print(&table)
 }
@@ -90,9 +101,11 @@ fn row(item: &SessionSummary, now: Timestamp) -> Vec<String> {
         view::short(&session.id.to_string()).into(),
         session.label.as_ref().map(|label| output::harmless(label.as_str(), 24)).unwrap_or_default(),
         item.status().into(),
+        session.state.name().into(),
         exit,
         elapsed.map_or_else(|| "-".into(), view::duration),
-        view::duration(now.duration_since(session.created_at)),
+        view::idle(item, now).map_or_else(|| "-".into(), view::duration),
+        view::budget_bar(session).unwrap_or_else(|| "-".into()),
         command,
     ]
 }

@@ -3,7 +3,7 @@
 use session_core::ports::SessionStore as _;
 use session_core::{SessionId, SessionRef};
 
-use super::run;
+use super::{explain, run};
 use crate::args::ResumeArgs;
 use crate::context::Context;
 use crate::crew::Defaults;
@@ -15,6 +15,9 @@ use crate::select;
 
 /// Runs again in the same session.
 pub async fn execute(context: &Context, args: ResumeArgs) -> Outcome<()> {
+    if args.explain {
+        return explain::execute(context, &args.session, &args.argv).await;
+    }
     args.session.parse::<SessionRef>()?;
     let Some(store) = context.read_store().await? else { return Err(select::unknown(&args.session)) };
     let id = select::one(&store, &args.session).await?;

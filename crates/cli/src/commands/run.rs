@@ -1,6 +1,7 @@
 //! `roomette run`: tasks, each in a session of its own.
 
 use camino::Utf8Path;
+use session_core::names::ExternalKey;
 use session_core::{SessionId, WorkspaceKind};
 use session_runner::workspace::check_repository;
 
@@ -36,9 +37,8 @@ fn check_projects(context: &Context, submit: &Submit) -> Outcome<()> {
     let git = context.git();
     let mut checked = Vec::new();
     for task in &submit.tasks {
-        let SessionWire::New(NewSessionWire { workspace, project: Some(project), .. }) = &task.session else {
-            continue;
-        };
+        let (SessionWire::New(new) | SessionWire::Keyed { new, .. }) = &task.session else { continue };
+        let NewSessionWire { workspace, project: Some(project), .. } = new else { continue };
         if workspace == WorkspaceKind::Worktree.as_str() && !checked.contains(&project) {
             let project = Utf8Path::new(project);
             check_repository(&git, project).map_err(|error| Failure::of(Kind::Usage, &error))?;
@@ -74,7 +74,7 @@ pub fn print_ids(context: &Context, enqueued: &[Enqueued]) -> Outcome<()> {
 
 fn label_of(task: &TaskWire) -> Option<String> {
     match &task.session {
-        SessionWire::New(session) => session.label.clone(),
+        SessionWire::New(session) | SessionWire::Keyed { new: session, .. } => session.label.clone(),
         SessionWire::Existing(_) => None,
     }
 }
@@ -98,17 +98,31 @@ fn submission(context: &Context, args: RunArgs) -> Outcome<Submit> {
         return Err(Failure::caused(Kind::Usage, "--metadata is not a JSON object", &error)
             .hint("for example --metadata '{\"ticket\": 42}'"));
     }
+    let new = NewSessionWire {
+        label: args.label,
+        agent: None,
+        workspace: workspace.into(),
+        project,
+        metadata,
+        budget: BudgetWire {
+            tokens: args.limits.tokens,
+            tool_calls: args.limits.tool_calls,
+            turns: args.limits.turns,
+            cost_micros: args.limits.cost,
+        },
+    };
+    let session = match args.key {
+        Some(key) => {
+            ExternalKey::new(&key)
+                .map_err(|error| Failure::caused(Kind::Usage, "--key is not valid", &error))?;
+            SessionWire::Keyed { key, new }
+        }
+        None => SessionWire::New(new),
+    };
     let task = TaskWire {
         name: None,
         after: Vec::new(),
-        session: SessionWire::New(NewSessionWire {
-            label: args.label,
-            agent: None,
-            workspace: workspace.into(),
-            project,
-            metadata,
-            budget: BudgetWire::default(),
-        }),
+        session,
         argv: args.argv,
         base_env: defaults.base_env,
         env: defaults.env,

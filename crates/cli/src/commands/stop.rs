@@ -1,9 +1,9 @@
-//! `roomette stop` and `roomette kill`.
+//! `roomette stop`, `roomette suspend` and `roomette kill`.
 
 use session_core::SessionId;
 use session_core::ports::RunStore as _;
 
-use crate::args::StopArgs;
+use crate::args::{KillArgs, StopArgs};
 use crate::context::Context;
 use crate::failure::Outcome;
 use crate::follow::{self, OnInterrupt, Watched};
@@ -29,14 +29,34 @@ pub async fn stop(context: &Context, args: StopArgs) -> Outcome<()> {
 }
 
 /// Ends sessions at once and for good.
-pub async fn kill(context: &Context, texts: &[String]) -> Outcome<()> {
-    let sessions = select::several(context, texts).await?;
+pub async fn kill(context: &Context, args: KillArgs) -> Outcome<()> {
+    let (request, named) = if args.all || args.principal.is_some() {
+        (Request::KillAll { principal: args.principal }, None)
+    } else {
+        let sessions = select::several(context, &args.sessions).await?;
+        (Request::Kill { sessions: sessions.clone() }, Some(sessions))
+    };
     let mut link = Link::attach(context, "kill").await?;
-    let reply = link.ask(Request::Kill { sessions: sessions.clone() }).await;
+    let reply = link.ask(request).await;
     link.close().await;
-    reply?;
+    let Reply::Killed(killed) = reply? else { return Err(Reply::unexpected()) };
+    if named.is_none() && killed.is_empty() {
+        output::say("there was nothing to kill");
+        return Ok(());
+    }
+    let sessions = named.unwrap_or(killed);
     settled(context, &sessions).await?;
     told(context, &sessions, "killed")
+}
+
+/// Lets go of what is alive behind sessions; they keep everything.
+pub async fn suspend(context: &Context, texts: &[String]) -> Outcome<()> {
+    let sessions = select::several(context, texts).await?;
+    let mut link = Link::attach(context, "suspend").await?;
+    let reply = link.ask(Request::Suspend { sessions: sessions.clone() }).await;
+    link.close().await;
+    reply?;
+    told(context, &sessions, "suspended")
 }
 
 /// Waits until nothing of the sessions is in flight any more.

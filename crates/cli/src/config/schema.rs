@@ -16,6 +16,8 @@ pub struct Config {
     pub host: HostConfig,
     /// What every run gets unless it says otherwise.
     pub run: RunConfig,
+    /// How many sessions there may be, for how long, and what each may use up.
+    pub limits: LimitsConfig,
     /// The logs of sessions.
     pub log: LogConfig,
     /// The removal of old workspaces.
@@ -84,6 +86,49 @@ pub struct RunConfig {
     pub pass_env: Vec<String>,
 }
 
+/// How many sessions there may be, for how long, and what each may use up.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LimitsConfig {
+    /// How many sessions are active at once, with something alive behind them.
+    pub active_sessions: u32,
+    /// How many of them one owner may have; nothing for no limit of their own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub active_per_principal: Option<u32>,
+    /// Who gives way at the limit.
+    pub eviction: Eviction,
+    /// After how long without use a session is idle; three times as long, and it is suspended. `0s` for never.
+    #[serde(serialize_with = "friendly::required", deserialize_with = "duration::deserialize")]
+    pub idle_timeout: SignedDuration,
+    /// For how long a suspended session is kept before it is over for good. `0s` for as long as it likes.
+    #[serde(serialize_with = "friendly::required", deserialize_with = "duration::deserialize")]
+    pub suspended_ttl: SignedDuration,
+    /// Tokens that a session may use.
+    pub tokens: u64,
+    /// Tool calls that a session may make.
+    pub tool_calls: u64,
+    /// Turns that a session may take; nothing for no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turns: Option<u64>,
+    /// What a session may cost, in millionths of a US dollar; nothing for no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost_micros: Option<u64>,
+    /// Tokens that all sessions of this host together may use in any hour.
+    pub tokens_per_hour: u64,
+}
+
+/// Who gives way at the limit of active sessions. Never one that runs something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Eviction {
+    /// The session that was left alone longest is suspended.
+    SuspendOldestIdle,
+    /// Nobody: what is new waits.
+    RejectNew,
+    /// The oldest session of the same owner is terminated.
+    TerminateOldest,
+}
+
 /// The logs of sessions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -115,6 +160,18 @@ impl Default for Config {
                 on_host_loss: HostLoss::End,
             },
             run: RunConfig { grace: SignedDuration::from_secs(10), timeout: None, pass_env: Vec::new() },
+            limits: LimitsConfig {
+                active_sessions: 10,
+                active_per_principal: None,
+                eviction: Eviction::SuspendOldestIdle,
+                idle_timeout: SignedDuration::from_mins(15),
+                suspended_ttl: SignedDuration::from_hours(24),
+                tokens: 200_000,
+                tool_calls: 100,
+                turns: None,
+                cost_micros: None,
+                tokens_per_hour: 1_000_000,
+            },
             log: LogConfig { max_bytes: 16 * 1024 * 1024, files: 4 },
             cleanup: CleanupConfig { older_than: SignedDuration::from_hours(24), archive: false },
         }
@@ -139,6 +196,11 @@ impl Config {
         if self.run.timeout.is_some_and(|timeout| timeout <= SignedDuration::ZERO) {
             return Err("run.timeout must be longer than nothing".into());
         }
+        if self.limits.active_sessions == 0 || self.limits.active_per_principal == Some(0) {
+            return Err("limits: with no active session allowed nothing could ever run".into());
+        }
+        positive("limits.idle_timeout", self.limits.idle_timeout)?;
+        positive("limits.suspended_ttl", self.limits.suspended_ttl)?;
         positive("host.linger", self.host.linger)?;
         positive("run.grace", self.run.grace)?;
         positive("cleanup.older_than", self.cleanup.older_than)

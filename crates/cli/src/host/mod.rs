@@ -4,11 +4,12 @@
 
 mod cleanup;
 mod follow;
+mod lifecycle;
 mod lines;
 pub mod link;
 pub mod lock;
 pub mod operations;
 pub mod protocol;
-mod runner_id;
+pub mod runner_id;
 pub mod server;
 mod socket;

@@ -2,34 +2,43 @@
 //! process is the host for a moment.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use camino::Utf8Path;
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use session_core::affinity::{Place, RunnerProfile};
-use session_core::budget::Budget;
+use session_core::budget::{Account, Budget, Usage};
 use session_core::error::StoreError;
 use session_core::event::{Payload, PayloadError};
-use session_core::names::{AgentKey, ExecutorType, Hostname, Label, NameError, Principal};
-use session_core::ports::{RunStore as _, SessionStore as _};
+use session_core::names::{AgentKey, ExecutorType, ExternalKey, Hostname, Label, NameError, Principal};
+use session_core::ports::{Ledger as _, RunStore as _, SessionStore as _};
 use session_core::run::{RunSpec, StopMode};
+use session_core::state::TerminationReason;
 use session_core::{ManagedSession, SessionId};
+use session_manager::options::{EvictionStrategy, Limits};
 use session_manager::recovery::OnHostLoss;
-use session_manager::{Coordinator, DispatchOptions, Submission, Task, TaskSession};
+use session_manager::{
+    Coordinator, DispatchOptions, Draft, ManagerOptions, Parting, SessionManager, Submission, Task,
+    TaskSession,
+};
 use session_runner::workspace::environment::check_variable;
 use session_runner::workspace::{Layout, finish_removals};
-use session_runner::{DirectOrder, Recovery, recover};
+use session_runner::{DirectOrder, Recovery, Rooms, recover};
 use session_store::SqlStore;
 use tokio::sync::mpsc;
 
 use super::cleanup::Cleaner;
-use super::protocol::{
-    BudgetWire, Enqueued, NewSessionWire, Recovered, Reply, Request, SessionWire, Submit, TaskWire,
-};
+use super::protocol::{Enqueued, NewSessionWire, Recovered, Reply, Request, SessionWire, Submit, TaskWire};
 use super::runner_id;
-use crate::config::HostLoss;
+use crate::config::{Config, Eviction, HostLoss};
 use crate::context::Context;
 use crate::failure::{Failure, Kind, Outcome};
+use crate::records::Records;
+use crate::resume::Resumer;
 use crate::transfer;
+
+/// How long the engines of sessions have to go when the host leaves: longer than any of them needs.
+const PARTING_BOUND: Duration = Duration::from_mins(1);
 
 /// Everything a host can be asked to do.
 #[derive(Debug)]
@@ -37,6 +46,8 @@ pub struct Operations {
     context: Context,
     store: SqlStore,
     coordinator: Coordinator,
+    resumer: Arc<Resumer<Rooms>>,
+    limits: Limits,
     profile: RunnerProfile,
     store_name: String,
     direct: Option<mpsc::Sender<DirectOrder>>,
@@ -56,10 +67,18 @@ impl Operations {
         let shared = Arc::new(store.clone());
         let coordinator = Coordinator::new(context.env.clone(), shared, DispatchOptions::default());
         let store_name = context.store_url()?.to_string();
+        let options = manager_options(&context.config);
+        let limits = options.limits;
+        let records = Arc::new(Records::new(store.clone(), context.env.clone()));
+        let manager = SessionManager::new(context.env.clone(), options, Rooms, records)
+            .map_err(|error| Failure::of(Kind::Usage, &error))?;
+        let resumer = Arc::new(Resumer::new(manager, store.clone(), context.env.clone()));
         Ok(Self {
             context: context.clone(),
             store,
             coordinator,
+            resumer,
+            limits,
             profile,
             store_name,
             direct: None,
@@ -79,18 +98,38 @@ impl Operations {
         let grace = self.context.config.run.grace.unsigned_abs();
         let recovery = recover(&self.coordinator, &layout, &self.profile, policy, grace).await?;
         let reaped = self.coordinator.reap().await?;
+        for run in recovery.ended.iter().chain(&reaped) {
+            // What its turn had set aside, nobody settles any more.
+            self.store.forfeit(run.session, self.now()).await?;
+        }
+        self.go_on_counting().await?;
+        self.sweep_records().await?;
         let ended = recovery.ended.iter().chain(&reaped);
         self.recovered = ended.map(recovered).collect();
         self.recovered.extend(recovery.adopted.iter().map(|adopted| recovered(&adopted.claimed.run)));
         Ok(recovery)
     }
 
+    /// The tokens of the last hour count, whichever process used them.
+    async fn go_on_counting(&self) -> Outcome<()> {
+        let hour_ago = self.now().saturating_sub(SignedDuration::from_hours(1)).unwrap_or(Timestamp::MIN);
+        self.manager().seed_hourly(self.store.tokens_by_minute(hour_ago).await?);
+        Ok(())
+    }
+
     /// Forgets identities that expired, batch by batch, each its own transaction.
     async fn expire_identities(&self) -> Outcome<()> {
         const BATCH: u32 = 100;
         let now = self.context.env.now();
-        while self.store.expire_identities(now, BATCH).await?.len() == BATCH as usize {}
-        Ok(())
+        loop {
+            let expired = self.store.expire_identities(now, BATCH).await?;
+            for &session in &expired {
+                self.let_go(session, TerminationReason::IdentityExpired).await;
+            }
+            if expired.len() < BATCH as usize {
+                return Ok(());
+            }
+        }
     }
 
     /// Goes on with removals of workspaces that a crash interrupted.
@@ -121,6 +160,10 @@ impl Operations {
             }
             Request::Stop { sessions, now } => self.stop(&sessions, now).await,
             Request::Kill { sessions } => self.kill(&sessions).await,
+            Request::KillAll { principal } => self.kill_all(principal.as_deref()).await,
+            Request::Suspend { sessions } => self.suspend(&sessions).await,
+            Request::Fork { source, upto, label } => self.fork(source, upto, label.as_deref()).await,
+            Request::Budget { session, change, by } => self.change_budget(session, change, &by).await,
             Request::Label { session, label } => {
                 let label = label.as_deref().map(Label::new).transpose().map_err(bad_name)?;
                 self.store.relabel(session, label, self.context.env.now()).await?;
@@ -128,13 +171,25 @@ impl Operations {
             }
             Request::Cleanup(request) => {
                 self.expire_identities().await?;
-                self.cleaner().run(&request).await.map(Reply::Cleaned)
+                let cleaned = self.cleaner().run(&request).await?;
+                for session in cleaned.iter().filter(|cleaned| cleaned.removed && !request.dry_run) {
+                    self.let_go(session.session, TerminationReason::CleanedUp).await;
+                }
+                Ok(Reply::Cleaned(cleaned))
             }
             Request::Import { lines } => {
                 let principal = self.context.principal()?;
                 transfer::import(&self.store, &lines, principal, &self.context.env).await.map(Reply::Imported)
             }
             Request::Recovered => Ok(Reply::Recovered(self.recovered.clone())),
+        }
+    }
+
+    /// Lets go of a session whose record says that it is over.
+    async fn let_go(&self, session: SessionId, reason: TerminationReason) {
+        if let Err(error) = self.manager().terminate(session, reason).await {
+            // Most do not live here.
+            tracing::debug!(%session, %error, "a session that is over was not here");
         }
     }
 
@@ -146,18 +201,6 @@ impl Operations {
             runner: self.profile.id,
             now: self.context.env.now(),
         }
-    }
-
-    /// Every one of them, whatever becomes of the others; one that is over already is done.
-    async fn kill(&self, sessions: &[SessionId]) -> Outcome<Reply> {
-        let mut failed = None;
-        for &session in sessions {
-            match self.coordinator.kill(session).await {
-                Ok(_) | Err(StoreError::Transition(_)) => {}
-                Err(error) => failed = Some(error),
-            }
-        }
-        failed.map_or(Ok(Reply::Done), |error| Err(self.past_the_store(sessions, StopMode::Kill, error)))
     }
 
     async fn stop(&self, sessions: &[SessionId], now: bool) -> Outcome<Reply> {
@@ -198,13 +241,19 @@ impl Operations {
         let task = |session, argv, env, timeout| Task { name, after, session, argv, env, timeout, priority };
         match session {
             SessionWire::New(new) => {
-                let session = new_session(&new)?;
+                let session = TaskSession::New(self.new_session(&new)?);
+                Ok((task(session, argv, overlay(base_env, env), timeout), None))
+            }
+            SessionWire::Keyed { key, new } => {
+                let key = ExternalKey::new(&key).map_err(bad_name)?;
+                let session = TaskSession::Keyed(key, self.new_session(&new)?);
                 Ok((task(session, argv, overlay(base_env, env), timeout), None))
             }
             SessionWire::Existing(id) => {
                 let Some(session) = self.store.session(id).await? else {
                     return Err(StoreError::UnknownSession(id).into());
                 };
+                can_pay_for_a_turn(&session)?;
                 let last = self.store.runs(id, 1).await?.pop().map(|run| run.spec);
                 let spec = again(last, argv, base_env, env, timeout)?;
                 Ok((task(TaskSession::Existing(id), spec.argv, spec.env, spec.timeout), Some(session)))
@@ -218,7 +267,12 @@ impl Operations {
     }
 
     /// Passes an order on past a store that cannot take it.
-    fn past_the_store(&self, sessions: &[SessionId], mode: StopMode, error: StoreError) -> Failure {
+    pub(super) fn past_the_store(
+        &self,
+        sessions: &[SessionId],
+        mode: StopMode,
+        error: StoreError,
+    ) -> Failure {
         let unavailable = matches!(error, StoreError::Unavailable(_));
         let failure = Failure::from(error);
         match &self.direct {
@@ -231,6 +285,31 @@ impl Operations {
             }
             Some(_) | None => failure,
         }
+    }
+
+    /// Opens sessions that are to be used.
+    pub fn resumer(&self) -> &Arc<Resumer<Rooms>> {
+        &self.resumer
+    }
+
+    pub(super) fn manager(&self) -> &SessionManager<Rooms> {
+        self.resumer.manager()
+    }
+
+    pub(super) fn store(&self) -> &SqlStore {
+        &self.store
+    }
+
+    pub(super) fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        self.context.env.now()
+    }
+
+    pub(super) fn session_id(&self) -> SessionId {
+        self.context.env.session_id()
     }
 
     /// The runs' use-cases.
@@ -253,11 +332,36 @@ impl Operations {
         self.context.layout()
     }
 
-    /// Closes the store.
+    /// Lets go of every session that lives here, as it is recorded, and closes the store.
     pub async fn close(self) {
-        let Self { store, coordinator, .. } = self;
-        drop(coordinator);
+        let report = self.manager().shutdown(Parting::Leave, PARTING_BOUND).await;
+        for session in report.given_up {
+            tracing::warn!(%session, "what is alive behind a session did not go in time");
+        }
+        let Self { store, coordinator, resumer, .. } = self;
+        drop((coordinator, resumer));
         store.close().await;
+    }
+
+    fn new_session(&self, wire: &NewSessionWire) -> Outcome<Draft> {
+        let metadata = Payload::parse(&wire.metadata).map_err(|error| match error {
+            PayloadError::NotJson(_) => Failure::usage("metadata: is not a JSON object"),
+            PayloadError::TooLarge(_) => Failure::usage(format!("metadata: {error}")),
+        })?;
+        let limits = &self.context.config.limits;
+        Ok(Draft {
+            label: wire.label.as_deref().map(Label::new).transpose().map_err(bad_name)?,
+            agent: wire.agent.as_deref().map(AgentKey::new).transpose().map_err(bad_name)?,
+            kind: wire.workspace.parse().map_err(|error| Failure::of(Kind::Usage, &error))?,
+            project: wire.project.as_deref().map(|path| Utf8Path::new(path).into()),
+            metadata,
+            budget: Budget {
+                tokens_max: wire.budget.tokens.unwrap_or(limits.tokens),
+                tool_calls_max: wire.budget.tool_calls.unwrap_or(limits.tool_calls),
+                turns_max: wire.budget.turns.or(limits.turns),
+                cost_micros_max: wire.budget.cost_micros.or(limits.cost_micros),
+            },
+        })
     }
 }
 
@@ -292,33 +396,40 @@ fn overlay(mut base: Vec<(String, String)>, over: Vec<(String, String)>) -> Vec<
     base
 }
 
-fn new_session(wire: &NewSessionWire) -> Outcome<TaskSession> {
-    let metadata = Payload::parse(&wire.metadata).map_err(|error| match error {
-        PayloadError::NotJson(_) => Failure::usage("metadata: is not a JSON object"),
-        PayloadError::TooLarge(_) => Failure::usage(format!("metadata: {error}")),
-    })?;
-    Ok(TaskSession::New {
-        label: wire.label.as_deref().map(Label::new).transpose().map_err(bad_name)?,
-        agent: wire.agent.as_deref().map(AgentKey::new).transpose().map_err(bad_name)?,
-        kind: wire.workspace.parse().map_err(|error| Failure::of(Kind::Usage, &error))?,
-        project: wire.project.as_deref().map(|path| Utf8Path::new(path).into()),
-        metadata,
-        budget: budget(wire.budget),
+/// Refuses a further run before it is enqueued, where the session's turns are all used.
+fn can_pay_for_a_turn(session: &ManagedSession) -> Outcome<()> {
+    let account = Account { budget: session.budget, used: session.usage, reserved: Usage::NONE };
+    let mut account = account;
+    let turn = Usage { turns: 1, ..Usage::NONE };
+    account.reserve(turn).map_err(|exhausted| {
+        Failure::of(Kind::Budget, &exhausted)
+            .hint(format!("`roomette budget top-up {} --turns N` gives it more", session.id))
     })
 }
 
-fn budget(wire: BudgetWire) -> Budget {
-    let default = Budget::default();
-    Budget {
-        tokens_max: wire.tokens.unwrap_or(default.tokens_max),
-        tool_calls_max: wire.tool_calls.unwrap_or(default.tool_calls_max),
-        turns_max: wire.turns,
-        cost_micros_max: wire.cost_micros,
+fn manager_options(config: &Config) -> ManagerOptions {
+    let limits = &config.limits;
+    let unless_zero = |duration: SignedDuration| Some(duration).filter(|duration| !duration.is_zero());
+    ManagerOptions {
+        limits: Limits {
+            active_max: limits.active_sessions.into(),
+            active_per_principal_max: limits.active_per_principal.map(Into::into),
+            suspended_per_principal_max: None,
+            idle_timeout: unless_zero(limits.idle_timeout),
+            suspended_ttl: unless_zero(limits.suspended_ttl),
+            eviction: match limits.eviction {
+                Eviction::SuspendOldestIdle => EvictionStrategy::SuspendOldestIdle,
+                Eviction::RejectNew => EvictionStrategy::RejectNew,
+                Eviction::TerminateOldest => EvictionStrategy::TerminateOldest,
+            },
+        },
+        tokens_per_hour: limits.tokens_per_hour,
+        ..ManagerOptions::default()
     }
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-fn bad_name(error: NameError) -> Failure {
+pub(super) fn bad_name(error: NameError) -> Failure {
     Failure::of(Kind::Usage, &error)
 }
 

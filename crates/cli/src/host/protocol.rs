@@ -46,6 +46,34 @@ pub enum Request {
         /// The sessions.
         sessions: Vec<SessionId>,
     },
+    /// End every session of this owner, or of all, for good.
+    KillAll {
+        /// Whose; `None` for everybody's.
+        principal: Option<String>,
+    },
+    /// Let go of what is alive behind these sessions.
+    Suspend {
+        /// The sessions.
+        sessions: Vec<SessionId>,
+    },
+    /// Make a session that begins as a copy of another one's log.
+    Fork {
+        /// The other one.
+        source: SessionId,
+        /// Its last event that is copied; `None` for all.
+        upto: Option<u64>,
+        /// The label of the new one.
+        label: Option<String>,
+    },
+    /// Change what a session may use up.
+    Budget {
+        /// The session.
+        session: SessionId,
+        /// How.
+        change: BudgetChangeWire,
+        /// Who asks for it.
+        by: String,
+    },
     /// Give a session another label, or none.
     Label {
         /// The session.
@@ -104,6 +132,13 @@ pub enum SessionWire {
     New(NewSessionWire),
     /// One that exists.
     Existing(SessionId),
+    /// The one that bears this key of the caller's, or a new one that bears it.
+    Keyed {
+        /// The key.
+        key: String,
+        /// What to make if there is none.
+        new: NewSessionWire,
+    },
 }
 
 /// A session to make.
@@ -135,6 +170,23 @@ pub struct BudgetWire {
     pub turns: Option<u64>,
     /// Cost in millionths of a US dollar.
     pub cost_micros: Option<u64>,
+}
+
+/// How limits change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BudgetChangeWire {
+    /// They rise by so much.
+    Add(BudgetWire),
+    /// They become these; what is not given stays.
+    Set {
+        /// The new limits.
+        to: BudgetWire,
+        /// Turns are to have no limit.
+        any_turns: bool,
+        /// Cost is to have no limit.
+        any_cost: bool,
+    },
 }
 
 /// Which workspaces to remove.
@@ -169,6 +221,10 @@ pub enum Reply {
     },
     /// It was done.
     Done,
+    /// These sessions were ended.
+    Killed(Vec<SessionId>),
+    /// The session that a fork made.
+    Forked(SessionId),
     /// What became of each workspace.
     Cleaned(Vec<Cleaned>),
     /// The session that an import made.

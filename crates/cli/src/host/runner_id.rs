@@ -27,6 +27,17 @@ pub fn load_or_make(path: &Utf8Path, env: &Env) -> Outcome<RunnerId> {
     }
 }
 
+/// The id on disk, if there is one.
+pub fn load(path: &Utf8Path) -> Outcome<Option<RunnerId>> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(text.trim().parse().ok()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => {
+            Err(Failure::caused(Kind::Error, format!("the runner id in {path} cannot be read"), &error))
+        }
+    }
+}
+
 fn write(path: &Utf8Path, text: &str) -> io::Result<()> {
     let directory = path.parent().unwrap_or(Utf8Path::new("."));
     let mut file = tempfile::NamedTempFile::new_in(directory)?;

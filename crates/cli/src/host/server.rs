@@ -6,10 +6,10 @@ use std::time::Duration;
 use session_manager::recovery::OnHostLoss;
 use session_runner::process::KeeperProgram;
 use session_runner::workspace::log::LogRotation;
-use session_runner::{Progress, Runner, RunnerOptions};
+use session_runner::{Door, Progress, Runner, RunnerOptions};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tokio_util::sync::CancellationToken;
 
 use super::follow::{self, Sources};
@@ -30,6 +30,9 @@ const CONNECTIONS_MAX: usize = 256;
 const DRAIN_BOUND: Duration = Duration::from_secs(2);
 /// After a command could not be accepted, the next one is taken after this long.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+
+/// How often the records of sessions that do not live in this process are looked through for what time has done to them.
+const SWEEP_EVERY: Duration = Duration::from_mins(1);
 
 /// How long a host stays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,11 +71,16 @@ pub async fn serve(context: &Context, stay: Stay, up: impl FnOnce() -> Outcome<(
     drop(turn);
     let stop = CancellationToken::new();
     let (coordinator, profile) = (operations.coordinator().clone(), operations.profile().clone());
-    let runner = Runner::new(coordinator, operations.layout(), profile, options(context));
+    let door = Arc::clone(operations.resumer()) as Arc<dyn Door>;
+    let runner = Runner::new(coordinator, operations.layout(), profile, options(context), door);
     let progress = runner.progress();
     operations.attach(runner.direct_orders());
     let mut running = JoinSet::new();
     running.spawn(runner.run(recovery, stop.child_token()));
+    let sweeper = operations.manager().clone();
+    let sweeping = stop.child_token();
+    let mut sweepers = JoinSet::new();
+    sweepers.spawn(async move { sweeper.run_sweeper(sweeping).await });
     let mut host = Host { context, operations: Arc::new(operations), progress, stop, stay };
     let mut connections = JoinSet::new();
     let ended = host.run(&listener, &mut running, &mut connections).await;
@@ -84,6 +92,7 @@ pub async fn serve(context: &Context, stay: Stay, up: impl FnOnce() -> Outcome<(
     host.stop.cancel();
     while connections.join_next().await.is_some() {}
     while running.join_next().await.is_some() {}
+    while sweepers.join_next().await.is_some() {}
     if let Some(operations) = Arc::into_inner(host.operations) {
         operations.close().await;
     }
@@ -112,6 +121,8 @@ impl Host<'_> {
         let linger = self.context.config.host.linger.unsigned_abs();
         let mut leave_at = (self.stay == Stay::WhileNeeded).then(|| Instant::now() + linger);
         let mut accept_at = None;
+        let mut sweep = interval_at(Instant::now() + SWEEP_EVERY, SWEEP_EVERY);
+        sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let may_accept = accept_at.is_none() && connections.len() < CONNECTIONS_MAX;
             tokio::select! {
@@ -130,6 +141,7 @@ impl Host<'_> {
                 Ok(()) = busy.changed() => busy.mark_unchanged(),
                 _ = runner.join_next() => return Err(Failure::new(Kind::Error, "the runner ended")),
                 () = signals.next() => return Ok(()),
+                _ = sweep.tick() => self.sweep_records().await,
                 () = until(leave_at) => {
                     if connections.is_empty() && self.progress.in_flight() == 0 && !self.has_work().await {
                         return Ok(());
@@ -141,6 +153,15 @@ impl Host<'_> {
                 (Stay::WhileNeeded, true) => Some(Instant::now() + linger),
                 (Stay::WhileNeeded, false) | (Stay::UntilTold, _) => None,
             };
+        }
+    }
+
+    async fn sweep_records(&self) {
+        if let Err(failure) = self.operations.sweep_records().await {
+            tracing::warn!(
+                failure = failure.in_one_line(),
+                "the records could not be swept; the next round does"
+            );
         }
     }
 
@@ -216,7 +237,8 @@ async fn converse(operations: &Operations, sources: &Sources, lines: &mut Lines,
 fn options(context: &Context) -> RunnerOptions {
     let config = &context.config;
     RunnerOptions {
-        runs_at_once: config.host.runs_at_once as usize,
+        // A session that runs something gives way to nobody: more than there are places could not be entered.
+        runs_at_once: config.host.runs_at_once.min(config.limits.active_sessions) as usize,
         grace: config.run.grace.unsigned_abs(),
         git: context.git(),
         log: LogRotation { max_bytes: config.log.max_bytes, files: config.log.files },

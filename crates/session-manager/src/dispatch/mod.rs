@@ -16,7 +16,7 @@ use session_core::wake::{Listener, Topic};
 use session_core::{Env, ManagedSession, NewEvent, RunId, RunPhase, RunnerId, SessionId, Store};
 use thiserror::Error;
 
-pub use submit::{Submission, Task, TaskSession};
+pub use submit::{Draft, Submission, Task, TaskSession};
 
 /// Settings of dispatch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use jiff::SignedDuration;
 use session_core::affinity::{Affinity, Place};
 use session_core::budget::Budget;
 use session_core::event::Payload;
-use session_core::names::{AgentKey, ExecutorType, Label, Principal};
+use session_core::names::{AgentKey, ExecutorType, ExternalKey, Label, Principal};
 use session_core::ports::{NewCrew, NewRun, RunOf};
 use session_core::run::RunSpec;
 use session_core::session::NewSession;
@@ -50,22 +50,28 @@ pub struct Task {
 #[derive(Debug, Clone)]
 pub enum TaskSession {
     /// A new one.
-    New {
-        /// Free text for people.
-        label: Option<Label>,
-        /// The agent that works in it.
-        agent: Option<AgentKey>,
-        /// The directory it works in.
-        kind: WorkspaceKind,
-        /// The project, for every kind but `scratch`.
-        project: Option<Utf8PathBuf>,
-        /// A JSON object.
-        metadata: Payload,
-        /// What it may use up.
-        budget: Budget,
-    },
+    New(Draft),
+    /// The one that bears this key of the principal's, or a new one that bears it.
+    Keyed(ExternalKey, Draft),
     /// One that exists.
     Existing(SessionId),
+}
+
+/// What a new session is to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Draft {
+    /// Free text for people.
+    pub label: Option<Label>,
+    /// The agent that works in it.
+    pub agent: Option<AgentKey>,
+    /// The directory it works in.
+    pub kind: WorkspaceKind,
+    /// The project, for every kind but `scratch`.
+    pub project: Option<Utf8PathBuf>,
+    /// A JSON object.
+    pub metadata: Payload,
+    /// What it may use up.
+    pub budget: Budget,
 }
 
 /// The most tasks of one submission.
@@ -121,19 +127,9 @@ pub(super) fn plan(submission: Submission, env: &Env) -> Result<Planned, Dispatc
 fn new_run(task: Task, after: Vec<usize>, principal: &Principal, place: &Place, env: &Env) -> NewRun {
     let of = match task.session {
         TaskSession::Existing(id) => RunOf::Existing(id),
-        TaskSession::New { label, agent, kind, project, metadata, budget } => {
-            RunOf::New(Box::new(NewSession {
-                id: env.session_id(),
-                principal: principal.clone(),
-                key: None,
-                label,
-                agent,
-                kind,
-                project,
-                metadata,
-                budget,
-                parent: None,
-            }))
+        TaskSession::New(draft) => RunOf::New(Box::new(new_session(draft, None, principal, env))),
+        TaskSession::Keyed(key, draft) => {
+            RunOf::Keyed(Box::new(new_session(draft, Some(key), principal, env)))
         }
     };
     NewRun {
@@ -144,6 +140,12 @@ fn new_run(task: Task, after: Vec<usize>, principal: &Principal, place: &Place, 
         affinity: Affinity { place: place.clone(), executor: ExecutorType::command(), project_dir: None },
         after,
     }
+}
+
+fn new_session(draft: Draft, key: Option<ExternalKey>, principal: &Principal, env: &Env) -> NewSession {
+    let Draft { label, agent, kind, project, metadata, budget } = draft;
+    let (id, principal) = (env.session_id(), principal.clone());
+    NewSession { id, principal, label, agent, kind, project, metadata, budget, parent: None, key }
 }
 
 fn check(task: &Task, field: &str) -> Result<(), DispatchError> {
@@ -175,7 +177,8 @@ fn check(task: &Task, field: &str) -> Result<(), DispatchError> {
     if task.timeout.is_some_and(|timeout| timeout <= SignedDuration::ZERO) {
         return Err(invalid(at("timeout"), "must be longer than nothing"));
     }
-    if let TaskSession::New { kind, project, metadata, .. } = &task.session {
+    if let TaskSession::New(draft) | TaskSession::Keyed(_, draft) = &task.session {
+        let Draft { kind, project, metadata, .. } = draft;
         if metadata.value().ok().is_none_or(|value| !value.is_object()) {
             return Err(invalid(at("metadata"), "is not a JSON object"));
         }
@@ -210,14 +213,14 @@ mod tests {
         Task {
             name: Some(name.into()),
             after: after.iter().map(|&name| name.into()).collect(),
-            session: TaskSession::New {
+            session: TaskSession::New(Draft {
                 label: None,
                 agent: None,
                 kind: WorkspaceKind::Scratch,
                 project: None,
                 metadata: Payload::parse("{}").unwrap(),
                 budget: Budget::default(),
-            },
+            }),
             argv: vec!["true".into()],
             env: Vec::new(),
             timeout: None,
@@ -268,15 +271,15 @@ mod tests {
         case(&|t| t.after.push("nobody".into()), "after: task \"t\" is to come after \"nobody\"");
         case(
             &|t| {
-                let TaskSession::New { metadata, .. } = &mut t.session else { unreachable!() };
-                *metadata = Payload::parse("[1]").unwrap();
+                let TaskSession::New(draft) = &mut t.session else { unreachable!() };
+                draft.metadata = Payload::parse("[1]").unwrap();
             },
             "task \"t\".metadata: is not a JSON object",
         );
         case(
             &|t| {
-                let TaskSession::New { kind, .. } = &mut t.session else { unreachable!() };
-                *kind = WorkspaceKind::Worktree;
+                let TaskSession::New(draft) = &mut t.session else { unreachable!() };
+                draft.kind = WorkspaceKind::Worktree;
             },
             "task \"t\".project: a worktree workspace needs",
         );

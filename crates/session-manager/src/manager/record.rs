@@ -1,6 +1,6 @@
 //! Reporting to the sink: one session's changes in the order in which they happened.
 
-use session_core::ports::{EngineError, LifecycleEvent, SessionFactory, SinkError};
+use session_core::ports::{EngineError, LifecycleEvent, ResumeStep, SessionFactory, SinkError};
 use session_core::state::TerminationReason;
 use session_core::{SessionId, SessionState};
 
@@ -37,6 +37,29 @@ impl<F: SessionFactory> SessionManager<F> {
         let answer =
             self.guarded(self.inner.options.answer_within, async move { sink.on(&event).await }).await;
         answer.map_err(lost)?.map_err(NotWritten::Refused)
+    }
+
+    /// Records how far a resume has come.
+    pub(crate) async fn record_step(&self, kept: &Kept, step: ResumeStep) -> Result<(), SinkError> {
+        let recorded = *kept.recorded.lock().await;
+        self.record_step_of(kept.id(), recorded, step).await
+    }
+
+    /// The same for whoever has the record to itself already. The steps tell of a session that comes back from suspension:
+    /// one that is recorded as awake and merely has no engine in this process, because it is new or its process went away,
+    /// is opened without ado.
+    pub(super) async fn record_step_of(
+        &self,
+        session: SessionId,
+        recorded: Recorded,
+        step: ResumeStep,
+    ) -> Result<(), SinkError> {
+        match recorded {
+            Recorded::Active | Recorded::Idle | Recorded::Awake => Ok(()),
+            Recorded::Suspended | Recorded::PerhapsSuspended | Recorded::Over | Recorded::Elsewhere => {
+                self.write(LifecycleEvent::Resuming { session, step }).await
+            }
+        }
     }
 
     /// Records that a session has come to `arrival`, unless its record says so already.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use jiff::SignedDuration;
-use session_core::ports::{LifecycleEvent, Release, ResumeStep, SessionFactory, SinkError};
+use session_core::ports::{Release, ResumeStep, SessionFactory, SinkError};
 use session_core::state::TerminationReason;
 use session_core::{ManagedSession, SessionId};
 use tokio::time::timeout;
@@ -112,8 +112,7 @@ impl<F: SessionFactory> SessionManager<F> {
             }
         };
         let handle = Arc::new(SessionHandle::new(record, kept, engine));
-        let opened = LifecycleEvent::Resuming { session, step: ResumeStep::Opened };
-        if let Err(source) = self.write(opened).await {
+        if let Err(source) = self.record_step(handle.kept(), ResumeStep::Opened).await {
             self.give_up(handle, place, &source).await;
             return Err(ResumeError::Record { session, source });
         }
@@ -144,8 +143,7 @@ impl<F: SessionFactory> SessionManager<F> {
         place: Place<F>,
     ) -> Result<HandleOf<F>, ResumeError> {
         let session = handle.id();
-        let restored = LifecycleEvent::Resuming { session, step: ResumeStep::Restored };
-        let mut written = self.write(restored).await;
+        let mut written = self.record_step(handle.kept(), ResumeStep::Restored).await;
         if written.is_ok() {
             written = self.record(handle.kept(), Arrival::Resumed).await;
         }
@@ -201,10 +199,7 @@ impl<F: SessionFactory> SessionManager<F> {
             Some(reason) if !self.leaves_records() => {
                 self.bring(session, &mut recorded, Arrival::Over(reason)).await
             }
-            Some(_) | None => {
-                let step = ResumeStep::RolledBack;
-                self.write(LifecycleEvent::Resuming { session, step }).await
-            }
+            Some(_) | None => self.record_step_of(session, *recorded, ResumeStep::RolledBack).await,
         };
         if let Err(error) = written {
             tracing::warn!(%session, %error, "a resume that was given up could not be recorded as such");

@@ -72,7 +72,7 @@ async fn however_many_end_a_session_its_engine_is_let_go_of_once() {
         // The first ends it; the rest wait for that, or come too late.
         let _ended = racer.await.unwrap();
     }
-    let report = manager.shutdown(Parting::Leave, Duration::from_secs(60)).await;
+    let report = manager.shutdown(Parting::Leave, Duration::from_mins(1)).await;
     assert!(report.joined && report.ended.is_empty());
 }
 

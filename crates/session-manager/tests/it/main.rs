@@ -12,6 +12,8 @@ mod leaving;
 mod opening;
 mod resuming;
 mod sinks;
+#[cfg(test)]
+mod stress;
 mod suspending;
 mod sweeping;
 mod world;

@@ -4,15 +4,18 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use session_core::budget::Usage;
 use session_core::error::StoreError;
 use session_core::event::Payload;
+use session_core::history::History;
 use session_core::ports::RunProgress;
 use session_core::run::{EndKind, Ending, Fence, ReasonCode, Run, StopMode};
 use session_core::{ManagedSession, RunPhase};
-use session_manager::Coordinator;
 use session_manager::recovery::{self, OnHostLoss};
+use session_manager::{Coordinator, InFlight};
 use tokio::sync::mpsc;
 
+use super::entry::Refused;
 use super::{Order, outcome};
 use crate::process::protocol;
 use crate::process::{
@@ -20,14 +23,16 @@ use crate::process::{
     SpawnError, Supervised,
 };
 use crate::progress::Progress;
+use crate::room::{Door, Rooms};
 use crate::runner::RunnerOptions;
 use crate::workspace::{
-    HostEnvironment, Layout, RunPlace, SessionDir, Workspace, WorkspaceRequest, child_environment, prepare,
+    HostEnvironment, Layout, RunPlace, SessionDir, Workspace, WorkspaceRequest, child_environment,
+    conversation, prepare,
 };
 
 /// Before what the store could not take is sent again: at first, and at the most.
-const RETRY_FIRST: Duration = Duration::from_millis(100);
-const RETRY_LAST: Duration = Duration::from_secs(5);
+pub(super) const RETRY_FIRST: Duration = Duration::from_millis(100);
+pub(super) const RETRY_LAST: Duration = Duration::from_secs(5);
 /// How long the end of a tree that was killed is waited for.
 const END_BOUND: Duration = Duration::from_secs(40);
 
@@ -37,7 +42,10 @@ pub(crate) struct Execution {
     pub(crate) layout: Layout,
     pub(crate) options: Arc<RunnerOptions>,
     pub(crate) progress: Progress,
+    pub(crate) door: Arc<dyn Door>,
     pub(crate) orders: mpsc::Receiver<Order>,
+    /// The other end of `orders`, for the session's engine.
+    pub(crate) ordering: mpsc::Sender<Order>,
     pub(crate) fence: Fence,
     pub(crate) session: ManagedSession,
     pub(crate) run: Run,
@@ -52,7 +60,7 @@ pub(crate) enum Start {
 }
 
 /// What the processes of a run came to.
-enum Came {
+pub(super) enum Came {
     /// To this end.
     ToEnd(Ending, Option<Payload>),
     /// To nothing that is ours to say: the run goes on without us, or belongs to another claim.
@@ -65,19 +73,63 @@ impl Came {
     }
 }
 
+/// What an execution leaves to its runner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// Nothing: the run is over, or somebody else's.
+    Nothing,
+    /// There was no room for its session; it is in the queue again, and to be taken after this long.
+    NoRoom(Duration),
+}
+
 impl Execution {
-    /// Executes the run and says what it came to.
-    pub(crate) async fn execute(mut self, start: Start) {
-        let came = match start {
-            Start::Fresh => self.fresh().await,
-            Start::Adopted(keeper) => self.adopted(&keeper).await,
+    /// Enters the session, executes the run in it and says what it came to.
+    pub(crate) async fn execute(mut self, start: Start) -> Left {
+        // The session counts as used until the run's end is recorded.
+        let (came, _session) = match start {
+            Start::Fresh => match self.enter().await {
+                Ok(session) => (self.fresh(&session).await, Some(session)),
+                Err(Refused::NoRoom(wait)) => return self.give_back(wait).await,
+                Err(Refused::Came(came)) => (came, None),
+            },
+            Start::Adopted(keeper) => {
+                let entered = self.door.enter(self.session.id).await;
+                if let Err(refusal) = &entered {
+                    // It runs already: it is watched to its end all the same.
+                    tracing::warn!(run = %self.run.id, %refusal, "the session of a run that lives on is not open");
+                }
+                let session = entered.ok();
+                let came = {
+                    let _occupied =
+                        session.as_ref().map(|session| session.engine().occupy(self.ordering.clone()));
+                    self.adopted(&keeper).await
+                };
+                (came, session)
+            }
         };
         if let Came::ToEnd(ending, result) = came {
             self.finish(ending, result).await;
         }
+        Left::Nothing
     }
 
-    async fn fresh(&mut self) -> Came {
+    /// One turn of the session, paid for before it begins and settled after it.
+    async fn fresh(&mut self, session: &InFlight<Rooms>) -> Came {
+        let turn = Usage { turns: 1, ..Usage::NONE };
+        let spending = match self.pay(session, turn).await {
+            Ok(spending) => spending,
+            Err(came) => return came,
+        };
+        let came = {
+            let _occupied = session.engine().occupy(self.ordering.clone());
+            self.turn(session).await
+        };
+        let began = self.run.state.phase() == RunPhase::Running;
+        let _account = spending.settle(if began { turn } else { Usage::NONE }).await;
+        came
+    }
+
+    async fn turn(&mut self, session: &InFlight<Rooms>) -> Came {
         if let Err(came) = self.advance(RunProgress::Starting).await {
             return came;
         }
@@ -85,6 +137,11 @@ impl Execution {
             Ok(workspace) => workspace,
             Err(ending) => return Came::ToEnd(ending, None),
         };
+        if let Some(history) = session.engine().take_history()
+            && let Err(ending) = self.leave_history(history).await
+        {
+            return Came::ToEnd(ending, None);
+        }
         let spec = match self.spec(&workspace) {
             Ok(spec) => spec,
             Err(ending) => return Came::ToEnd(ending, None),
@@ -208,14 +265,28 @@ impl Execution {
         }
     }
 
+    /// Puts the conversation so far where the run's program finds it. One that says nothing leaves no file.
+    async fn leave_history(&self, history: History) -> Result<(), Ending> {
+        let path = self.directory().history();
+        if history.messages.is_empty() {
+            return Ok(());
+        }
+        let written = tokio::task::spawn_blocking(move || conversation::write(&path, &history)).await;
+        written.map_err(io::Error::other).and_then(|written| written).map_err(|error| {
+            let message = format!("the conversation so far could not be written to history.json: {error}");
+            Ending::because(EndKind::Failed, ReasonCode::WorkspaceFailed, None, message)
+        })
+    }
+
     fn spec(&self, workspace: &Workspace) -> Result<KeeperSpec, Ending> {
         let directory = self.directory();
-        let tmp = directory.tmp();
+        let (tmp, history) = (directory.tmp(), directory.history());
         let place = RunPlace {
             session: self.session.id,
             run: self.run.id,
             output: directory.output_dir(),
             tmp: &tmp,
+            history: history.exists().then_some(&history),
         };
         // What the caller's environment gives is in the run already: nothing of this host's is added.
         let env =
@@ -302,13 +373,13 @@ impl Execution {
         self.progress.line(self.run.id, Some(format!("(waiting for the store) {}", sentence(error))));
     }
 
-    fn complain(&self, error: &StoreError, what: &str) {
+    pub(super) fn complain(&self, error: &StoreError, what: &str) {
         tracing::warn!(run = %self.run.id, error = error as &dyn std::error::Error, "{what}");
     }
 }
 
 /// What a run comes to by an order that came before it ran.
-fn before_start(order: Order) -> Came {
+pub(super) fn before_start(order: Order) -> Came {
     match order {
         Order::Stop(_) => Came::ToEnd(recovery::stopped(None), None),
         Order::HostEnds => Came::ToEnd(recovery::lost("its host ended before it ran"), None),
@@ -352,13 +423,13 @@ fn is_passing(error: &StoreError) -> bool {
 }
 
 /// Waits, and says for how long to wait the next time.
-async fn pause(wait: Duration) -> Duration {
+pub(super) async fn pause(wait: Duration) -> Duration {
     tokio::time::sleep(wait).await;
     (wait * 2).min(RETRY_LAST)
 }
 
 /// The next order; never, when nobody is left to give one.
-async fn next_order(orders: &mut mpsc::Receiver<Order>) -> Order {
+pub(super) async fn next_order(orders: &mut mpsc::Receiver<Order>) -> Order {
     match orders.recv().await {
         Some(order) => order,
         None => std::future::pending().await,
@@ -381,7 +452,7 @@ fn not_started(error: SpawnError) -> Ending {
 }
 
 /// An error and what lies behind it, in one sentence.
-fn sentence(error: &dyn std::error::Error) -> String {
+pub(super) fn sentence(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(cause) = next {

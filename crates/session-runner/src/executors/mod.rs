@@ -1,6 +1,7 @@
 //! What executes a run.
 
 pub(crate) mod command;
+mod entry;
 pub(crate) mod outcome;
 
 use session_core::run::StopMode;

@@ -14,6 +14,8 @@ pub const SESSION_ID_VARIABLE: &str = "ROOMETTE_SESSION_ID";
 pub const RUN_ID_VARIABLE: &str = "ROOMETTE_RUN_ID";
 /// The directory for what shall outlive the workspace.
 pub const OUTPUT_DIR_VARIABLE: &str = "ROOMETTE_OUTPUT_DIR";
+/// Where the conversation so far lies, if there is one (`history.json`).
+pub const HISTORY_VARIABLE: &str = "ROOMETTE_HISTORY";
 /// Variables that begin so are ours: nobody else sets them.
 pub const RESERVED_PREFIX: &str = "ROOMETTE_";
 
@@ -96,6 +98,8 @@ pub struct RunPlace<'a> {
     pub output: &'a Utf8Path,
     /// The session's own directory for temporary files.
     pub tmp: &'a Utf8Path,
+    /// The conversation so far, if there is one.
+    pub history: Option<&'a Utf8Path>,
 }
 
 /// The complete environment of a run's program, sorted by name. What the user names goes before what the host
@@ -117,6 +121,7 @@ pub fn child_environment(
         (OUTPUT_DIR_VARIABLE, place.output.as_str().into()),
     ];
     all.extend(own.map(|(name, value)| (name.into(), value)));
+    all.extend(place.history.map(|history| (HISTORY_VARIABLE.into(), history.as_str().into())));
     Ok(all.into_iter().collect())
 }
 
@@ -147,6 +152,7 @@ mod tests {
         user: &[(&str, &str)],
     ) -> Result<Vec<(String, String)>, EnvironmentError> {
         let place = RunPlace {
+            history: Some(Utf8Path::new("/data/sessions/x/history.json")),
             session: "ses_0123456789abcdef0123456789abcdef".parse().unwrap(),
             run: "run_0123456789abcdef0123456789abcdef".parse().unwrap(),
             output: "/data/output/x".into(),
@@ -170,6 +176,7 @@ mod tests {
         let expect = pairs(&[
             ("LC_ALL", "C"),
             ("PATH", "/bin"),
+            ("ROOMETTE_HISTORY", "/data/sessions/x/history.json"),
             ("ROOMETTE_OUTPUT_DIR", "/data/output/x"),
             ("ROOMETTE_RUN_ID", "run_0123456789abcdef0123456789abcdef"),
             ("ROOMETTE_SESSION_ID", "ses_0123456789abcdef0123456789abcdef"),

@@ -113,6 +113,12 @@ impl SessionDir {
         self.root.join("session.json")
     }
 
+    /// `history.json`: the conversation that the session was resumed with, for the program that goes on with it.
+    #[must_use]
+    pub fn history(&self) -> Utf8PathBuf {
+        self.root.join("history.json")
+    }
+
     /// The state file of the last run's keeper.
     #[must_use]
     pub fn keeper_state(&self) -> Utf8PathBuf {

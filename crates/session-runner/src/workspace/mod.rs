@@ -5,6 +5,7 @@
 
 mod archive;
 pub mod cleanup;
+pub(crate) mod conversation;
 pub mod environment;
 mod error;
 pub(crate) mod file;

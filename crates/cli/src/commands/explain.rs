@@ -1,0 +1,209 @@
+//! `roomette resume --explain`: where a session can be resumed, what will be restored and what will not.
+
+use serde::Serialize;
+use session_core::approvals::Grant;
+use session_core::context::Restored;
+use session_core::ports::{RunStore as _, SessionStore as _};
+use session_core::{Event, ManagedSession, Run, SessionRef, SessionState, WorkspaceKind};
+
+use crate::context::Context;
+use crate::failure::Outcome;
+use crate::host::runner_id;
+use crate::{output, resume, select, view};
+
+/// What a resume would find.
+#[derive(Debug, Serialize)]
+struct Explanation {
+    session: String,
+    state: &'static str,
+    /// Nothing stands in its way here and now.
+    possible: bool,
+    /// What does, and what to do about it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    obstacles: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    runner: Option<RunnerPart>,
+    directory: DirectoryPart,
+    /// What would run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    argv: Option<Vec<String>>,
+    restored: RestoredPart,
+    /// What a resume does not bring back.
+    not_restored: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct RunnerPart {
+    needed: String,
+    here: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct DirectoryPart {
+    kind: &'static str,
+    path: String,
+    there: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    project: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct RestoredPart {
+    messages: usize,
+    repairs: Vec<String>,
+    answers: usize,
+    directories: usize,
+    budget: view::AccountView,
+}
+
+/// Says what a resume would find. Changes nothing, and needs no host.
+pub async fn execute(context: &Context, text: &str, argv: &[String]) -> Outcome<()> {
+    text.parse::<SessionRef>()?;
+    let Some(store) = context.read_store().await? else { return Err(select::unknown(text)) };
+    let id = select::one(&store, text).await?;
+    let session = store.session(id).await?;
+    let last = store.runs(id, 1).await?.pop();
+    let log = resume::log(&store, id).await?;
+    store.close().await;
+    let Some(session) = session else { return Err(select::unknown(text)) };
+    let explanation = explain(context, &session, last.as_ref(), &log, argv)?;
+    if context.json { output::json(&explanation) } else { output::line(&text_of(&explanation)) }
+}
+
+fn explain(
+    context: &Context,
+    session: &ManagedSession,
+    last: Option<&Run>,
+    log: &[Event],
+    argv: &[String],
+) -> Outcome<Explanation> {
+    let here = runner_id::load(&context.paths.runner_id())?;
+    let runner = session
+        .workspace
+        .runner
+        .map(|needed| RunnerPart { needed: needed.to_string(), here: here == Some(needed) });
+    let directory = directory(context, session);
+    let argv = if argv.is_empty() { last.map(|run| run.spec.argv.clone()) } else { Some(argv.to_vec()) };
+    let obstacles = obstacles(session, last, runner.as_ref(), &directory, argv.as_ref());
+    let restored = Restored::from_log(log);
+    let is_directory = |grant: &&Grant| matches!(grant, Grant::Directory { .. });
+    let directories = restored.grants.iter().filter(is_directory).count();
+    Ok(Explanation {
+        session: session.id.to_string(),
+        state: session.state.name(),
+        possible: obstacles.is_empty(),
+        obstacles,
+        not_restored: not_restored(session, &directory),
+        runner,
+        directory,
+        argv,
+        restored: RestoredPart {
+            messages: restored.history.messages.len(),
+            repairs: restored.history.repairs.iter().map(ToString::to_string).collect(),
+            answers: restored.grants.len() - directories,
+            directories,
+            budget: view::AccountView::new(session),
+        },
+    })
+}
+
+fn directory(context: &Context, session: &ManagedSession) -> DirectoryPart {
+    let own = context.layout().session(session.id).work();
+    let project = session.workspace.project.clone();
+    let path = match (session.workspace.kind, &project) {
+        (WorkspaceKind::InPlace, Some(project)) => project.clone(),
+        (WorkspaceKind::InPlace | WorkspaceKind::Scratch | WorkspaceKind::Worktree, _) => own,
+    };
+    DirectoryPart {
+        kind: session.workspace.kind.as_str(),
+        there: path.is_dir(),
+        path: path.into(),
+        project: project.map(Into::into),
+    }
+}
+
+fn obstacles(
+    session: &ManagedSession,
+    last: Option<&Run>,
+    runner: Option<&RunnerPart>,
+    directory: &DirectoryPart,
+    argv: Option<&Vec<String>>,
+) -> Vec<String> {
+    let mut obstacles = Vec::new();
+    if let SessionState::Terminated { reason, .. } = session.state {
+        obstacles.push(format!(
+            "it is terminated ({reason}) and never comes back; `roomette fork` makes a new session of its log"
+        ));
+    }
+    if let Some(phase) = last.map(|run| run.state.phase()).filter(|phase| !phase.is_ended()) {
+        obstacles.push(format!("it has a run that is {phase}; wait for it or stop it"));
+    }
+    if let Some(runner) = runner.filter(|runner| !runner.here) {
+        obstacles.push(format!("its workspace lies with runner {}, which is not this one", runner.needed));
+    }
+    if session.workspace.kind == WorkspaceKind::InPlace && !directory.there {
+        obstacles.push(format!("its directory {} is gone", directory.path));
+    }
+    if argv.is_none() {
+        obstacles.push("it never ran; say what to run: `roomette resume SESSION -- PROGRAM…`".into());
+    }
+    if let Some(resource) = view::spent(session) {
+        obstacles.push(format!("its budget of {resource} is spent; `roomette budget top-up` gives it more"));
+    }
+    obstacles
+}
+
+fn not_restored(session: &ManagedSession, directory: &DirectoryPart) -> Vec<String> {
+    let mut lost = vec!["processes and what they held in memory".to_owned()];
+    match (session.workspace.removed_at, directory.there, session.workspace.kind) {
+        (Some(at), _, _) => lost.push(format!("its files: a cleanup removed them at {at}")),
+        (None, false, WorkspaceKind::Scratch | WorkspaceKind::Worktree)
+            if session.workspace.runner.is_some() =>
+        {
+            lost.push(format!("its files: {} is gone, and would be made anew, empty", directory.path));
+        }
+        (None, _, _) => {}
+    }
+    lost
+}
+
+fn text_of(explanation: &Explanation) -> String {
+    let mut lines = Vec::new();
+    let mut add = |name: &str, value: String| {
+        lines.push(format!("{name:<14}{}", output::harmless(&value, 2_000)));
+    };
+    let verdict = if explanation.possible { "can be resumed" } else { "cannot be resumed now" };
+    add("session", format!("{} ({}) {verdict}", explanation.session, explanation.state));
+    for obstacle in &explanation.obstacles {
+        add("obstacle", obstacle.clone());
+    }
+    if let Some(runner) = &explanation.runner {
+        add(
+            "runner",
+            format!("{}, {}", runner.needed, if runner.here { "which is this one" } else { "elsewhere" }),
+        );
+    }
+    let DirectoryPart { kind, path, there, project } = &explanation.directory;
+    add(
+        "directory",
+        format!(
+            "{path} ({kind}{}), {}",
+            project.as_ref().map(|project| format!(" of {project}")).unwrap_or_default(),
+            if *there { "there" } else { "not there" }
+        ),
+    );
+    if let Some(argv) = &explanation.argv {
+        add("runs", serde_json::to_string(argv).unwrap_or_default());
+    }
+    let RestoredPart { messages, repairs, answers, directories, budget } = &explanation.restored;
+    add("restored", format!("the conversation: {messages} messages"));
+    for repair in repairs {
+        add("  repaired", repair.clone());
+    }
+    add("restored", format!("what was granted to it: {answers} answers, {directories} directories"));
+    add("restored", format!("its budget: {}", budget.in_one_line()));
+    for lost in &explanation.not_restored {
+        add("not restored", lost.clone());
+    }
+    lines.join("\n")
+}

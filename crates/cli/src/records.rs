@@ -1,0 +1,70 @@
+//! What the manager of sessions reports, written to the store: the manager does not know that there is one.
+
+use async_trait::async_trait;
+use serde_json::json;
+use session_core::error::StoreError;
+use session_core::ports::{
+    Author, EventStore as _, Ledger as _, LifecycleEvent, LifecycleSink, SessionStore as _, SinkError,
+};
+use session_core::{Env, EventKind, NewEvent, SessionId, StoreResult};
+use session_store::SqlStore;
+
+/// Writes what a manager reports.
+#[derive(Debug)]
+pub struct Records {
+    store: SqlStore,
+    env: Env,
+}
+
+impl Records {
+    /// Into this store.
+    pub fn new(store: SqlStore, env: Env) -> Self {
+        Self { store, env }
+    }
+
+    async fn write(&self, event: &LifecycleEvent) -> StoreResult<()> {
+        let now = self.env.now();
+        match event {
+            LifecycleEvent::Created(new) => self.store.create((**new).clone(), now).await.map(drop),
+            LifecycleEvent::Moved { session, trigger } => {
+                self.store.transition(*session, *trigger, now).await.map(drop)
+            }
+            LifecycleEvent::Resuming { session, step } => {
+                let payload = json!({ "step": step.code() });
+                self.append(*session, NewEvent::internal(EventKind::SessionResume, None, &payload)).await
+            }
+            LifecycleEvent::Reserved { session, worst } => {
+                self.store.reserve(*session, *worst, now).await.map(drop)
+            }
+            LifecycleEvent::Settled { session, run, worst, actual } => {
+                self.store.settle(*session, *worst, *actual, *run, now).await.map(drop)
+            }
+            LifecycleEvent::BudgetChanged { session, change, by } => {
+                self.store.set_budget(*session, *change, by, now).await.map(drop)
+            }
+            LifecycleEvent::Granted { session, grant } => self.append(*session, grant.event()).await,
+        }
+    }
+
+    async fn append(&self, session: SessionId, event: NewEvent) -> StoreResult<()> {
+        self.store.append(Author::Session(session), vec![event], self.env.now()).await.map(drop)
+    }
+}
+
+#[async_trait]
+impl LifecycleSink for Records {
+    async fn on(&self, event: &LifecycleEvent) -> Result<(), SinkError> {
+        self.write(event).await.map_err(|error| match error {
+            StoreError::Exhausted(exhausted) => SinkError::Exhausted(exhausted),
+            StoreError::UnknownSession(_)
+            | StoreError::UnknownRun(_)
+            | StoreError::Busy { .. }
+            | StoreError::Fenced { .. }
+            | StoreError::Transition(_)
+            | StoreError::Conflict(_) => SinkError::Superseded(error.to_string()),
+            StoreError::Corrupt { .. } | StoreError::Unavailable(_) | StoreError::Backend(_) => {
+                SinkError::Unavailable(Box::new(error))
+            }
+        })
+    }
+}
