@@ -24,7 +24,7 @@ mod slot;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
@@ -41,6 +41,7 @@ pub use slot::Owner;
 
 use crate::options::Limits;
 use books::Books;
+use due::Deadlines;
 use slot::{Dormant, Next, Phase, Slot};
 
 /// For so long an engine that refused to be suspended is left in peace, or for the idle timeout if that is shorter.
@@ -55,8 +56,7 @@ pub struct Registry<H, D> {
     slots: HashMap<SessionId, Box<Slot<H, D>>>,
     /// One session per owner and key, for as long as that session is here.
     keys: HashMap<Arc<Owner>, SessionId>,
-    /// At most one entry a slot, never behind its true deadline.
-    deadlines: BTreeSet<(Timestamp, SessionId)>,
+    deadlines: Deadlines,
     /// How each slot counts. Kept, not computed: there may be a million slots.
     books: Books,
 }
@@ -151,7 +151,7 @@ impl<H: Clone, D> Registry<H, D> {
             limits,
             slots: HashMap::new(),
             keys: HashMap::new(),
-            deadlines: BTreeSet::new(),
+            deadlines: Deadlines::default(),
             books: Books::default(),
         }
     }
@@ -226,10 +226,11 @@ impl<H: Clone, D> Registry<H, D> {
 
     /// The session was used: if it was idle it is active.
     pub fn touch(&mut self, now: Timestamp, session: SessionId) -> Result<Used, Unusable> {
-        let used = self.slots.get_mut(&session).ok_or(Unusable::Unknown)?.wake(now)?;
+        let slot = self.slots.get_mut(&session).ok_or(Unusable::Unknown)?;
+        let used = slot.wake(now)?;
         // It may be idle again before the end of the grace that it was given.
         if used == Used::Woke {
-            self.arm(session);
+            self.deadlines.arm(session, slot, &self.limits);
         }
         Ok(used)
     }
@@ -250,7 +251,7 @@ impl<H: Clone, D> Registry<H, D> {
         {
             slot.in_flight = rest;
             slot.used(now);
-            self.arm(session);
+            self.deadlines.arm(session, slot, &self.limits);
         }
     }
 
@@ -280,7 +281,7 @@ impl<H: Clone, D> Registry<H, D> {
         let (handle, idle_since) = (handle.clone(), *idle_since);
         if written && slot.in_flight == 0 && slot.uses == *uses {
             slot.phase = Phase::Closing { handle: handle.clone(), idle_since, next: Next::Suspended };
-            self.disarm(session);
+            self.deadlines.disarm(session, slot);
             return Flushed::Close(handle);
         }
         slot.phase = Phase::Live { handle, idle_since };
@@ -289,7 +290,7 @@ impl<H: Clone, D> Registry<H, D> {
                 self.limits.idle_timeout.map_or(PEACE_AFTER_REFUSAL, |it| it.min(PEACE_AFTER_REFUSAL));
             slot.in_peace_until = later(now, peace);
         }
-        self.arm(session);
+        self.deadlines.arm(session, slot, &self.limits);
         Flushed::Goes
     }
 
@@ -309,7 +310,7 @@ impl<H: Clone, D> Registry<H, D> {
                 let (handle, idle_since) = (handle.clone(), *idle_since);
                 let next = Next::Terminated(reason);
                 slot.phase = Phase::Closing { handle: handle.clone(), idle_since, next };
-                self.disarm(session);
+                self.deadlines.disarm(session, slot);
                 Ok(Terminating::Close(handle))
             }
             Phase::Closing { next, .. } => {
@@ -370,13 +371,13 @@ impl<H: Clone, D> Registry<H, D> {
         if slot.owner.key.is_some() {
             self.keys.insert(Arc::clone(&slot.owner), session);
         }
+        self.deadlines.arm(session, &mut slot, &self.limits);
         self.slots.insert(session, Box::new(slot));
-        self.arm(session);
     }
 
     fn remove(&mut self, session: SessionId) -> Option<Slot<H, D>> {
-        self.disarm(session);
-        let slot = *self.slots.remove(&session)?;
+        let mut slot = *self.slots.remove(&session)?;
+        self.deadlines.disarm(session, &mut slot);
         self.books.leave(&slot.owner.principal, slot.order, slot.standing());
         // Whoever has a key here bears it: nobody comes in under one that is taken.
         if slot.owner.key.is_some() {

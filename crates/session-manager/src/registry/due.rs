@@ -1,10 +1,36 @@
 //! What time does to sessions, and when it does it next.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 use session_core::SessionId;
 
-use super::slot::Phase;
-use super::{Registry, later};
+use super::Registry;
+use super::slot::{Phase, Slot};
+use crate::options::Limits;
+
+/// When to look at which session: at most one entry a slot, never behind its true deadline.
+#[derive(Debug, Default)]
+pub(super) struct Deadlines(pub(super) BTreeSet<(Timestamp, SessionId)>);
+
+impl Deadlines {
+    /// Sees to it that the session has an entry that does not lie behind its deadline.
+    pub(super) fn arm<H, D>(&mut self, session: SessionId, slot: &mut Slot<H, D>, limits: &Limits) {
+        let Some(at) = slot.deadline(limits) else { return };
+        if slot.armed.is_some_and(|armed| armed <= at) {
+            return;
+        }
+        self.disarm(session, slot);
+        slot.armed = Some(at);
+        self.0.insert((at, session));
+    }
+
+    pub(super) fn disarm<H, D>(&mut self, session: SessionId, slot: &mut Slot<H, D>) {
+        if let Some(armed) = slot.armed.take() {
+            self.0.remove(&(armed, session));
+        }
+    }
+}
 
 /// Something that time brought about.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,14 +53,11 @@ impl<H: Clone, D> Registry<H, D> {
     pub fn due(&mut self, now: Timestamp, limit: usize) -> Vec<Due<H, D>> {
         let mut due = Vec::new();
         while due.len() < limit
-            && let Some(&(at, session)) = self.deadlines.first()
+            && let Some(&(at, session)) = self.deadlines.0.first()
             && at <= now
         {
-            self.deadlines.pop_first();
-            if let Some(slot) = self.slots.get_mut(&session) {
-                slot.armed = None;
-                due.extend(self.fired(at, session));
-            }
+            self.deadlines.0.pop_first();
+            due.extend(self.fired(at, session));
         }
         due
     }
@@ -42,26 +65,26 @@ impl<H: Clone, D> Registry<H, D> {
     /// When something may be due next. Never later than that; possibly earlier, because a use does not move a deadline.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Timestamp> {
-        self.deadlines.first().map(|&(at, _)| at)
+        self.deadlines.0.first().map(|&(at, _)| at)
     }
 
     /// The session's entry, which lay at `at`, is gone. If the deadline has moved on, so does the entry.
     fn fired(&mut self, at: Timestamp, session: SessionId) -> Option<Due<H, D>> {
-        let deadline = self.deadline(session)?;
+        let slot = self.slots.get_mut(&session)?;
+        slot.armed = None;
+        let deadline = slot.deadline(&self.limits)?;
         if deadline > at {
-            self.arm_at(session, deadline);
+            self.deadlines.arm(session, slot, &self.limits);
             return None;
         }
-        let slot = self.slots.get_mut(&session)?;
         match &mut slot.phase {
             Phase::Live { idle_since: idle @ None, .. } => {
                 *idle = Some(deadline);
-                self.arm(session);
+                self.deadlines.arm(session, slot, &self.limits);
                 Some(Due::Idled(session))
             }
-            Phase::Live { handle, idle_since: Some(since) } => {
-                let (handle, since) = (handle.clone(), *since);
-                let idle_since = Some(since);
+            Phase::Live { handle, idle_since } => {
+                let (handle, idle_since) = (handle.clone(), *idle_since);
                 slot.phase = Phase::Flushing { handle: handle.clone(), idle_since, uses: slot.uses };
                 Some(Due::Suspend(session, handle))
             }
@@ -70,48 +93,6 @@ impl<H: Clone, D> Registry<H, D> {
                 Some(Due::Expired(session, dormant.record))
             }
             Phase::Opening { .. } | Phase::Flushing { .. } | Phase::Closing { .. } => None,
-        }
-    }
-
-    /// The true deadline of a session, if it has one now. The last time in the calendar never comes.
-    pub(super) fn deadline(&self, session: SessionId) -> Option<Timestamp> {
-        let slot = self.slots.get(&session)?;
-        let at = match &slot.phase {
-            Phase::Live { .. } if slot.in_flight > 0 => return None,
-            Phase::Live { idle_since: None, .. } => later(slot.last_used, self.limits.idle_timeout?),
-            Phase::Live { idle_since: Some(since), .. } => {
-                later(*since, self.limits.grace()?).max(slot.in_peace_until)
-            }
-            Phase::Suspended(dormant) => dormant.expires_at,
-            Phase::Opening { .. } | Phase::Flushing { .. } | Phase::Closing { .. } => return None,
-        };
-        (at < Timestamp::MAX).then_some(at)
-    }
-
-    /// Sees to it that the session has an entry that does not lie behind its deadline.
-    pub(super) fn arm(&mut self, session: SessionId) {
-        let Some(deadline) = self.deadline(session) else { return };
-        self.arm_at(session, deadline);
-    }
-
-    fn arm_at(&mut self, session: SessionId, at: Timestamp) {
-        let Some(slot) = self.slots.get_mut(&session) else { return };
-        match slot.armed {
-            Some(armed) if armed <= at => return,
-            Some(armed) => {
-                self.deadlines.remove(&(armed, session));
-            }
-            None => {}
-        }
-        slot.armed = Some(at);
-        self.deadlines.insert((at, session));
-    }
-
-    pub(super) fn disarm(&mut self, session: SessionId) {
-        if let Some(slot) = self.slots.get_mut(&session)
-            && let Some(armed) = slot.armed.take()
-        {
-            self.deadlines.remove(&(armed, session));
         }
     }
 }

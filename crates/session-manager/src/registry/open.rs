@@ -7,7 +7,7 @@ use session_core::state::TerminationReason;
 use thiserror::Error;
 
 use super::slot::{Dormant, Next, Owner, Phase, Slot};
-use super::{Registry, Unusable, later};
+use super::{Registry, Unusable};
 use crate::eviction::{self, Candidate, Victim};
 use crate::options::EvictionStrategy;
 
@@ -139,7 +139,7 @@ impl<H: Clone, D: Clone> Registry<H, D> {
         }
         slot.phase = Phase::Live { handle, idle_since: None };
         slot.used(now);
-        self.arm(session);
+        self.deadlines.arm(session, slot, &self.limits);
         Ok(())
     }
 
@@ -209,22 +209,11 @@ impl<H: Clone, D: Clone> Registry<H, D> {
             if eviction::may_give_way(self.limits.eviction, principal, &slot.owner.principal) {
                 return RETRY_WHEN_ALL_ARE_BUSY;
             }
-            let leaves = self.suspended_at_latest(slot);
-            first = first.into_iter().chain(leaves).min();
+            first = first.into_iter().chain(slot.leaves_at(&self.limits)).min();
         }
         first.map_or(RETRY_WHEN_ALL_ARE_BUSY, |at| {
             at.duration_since(now).clamp(SignedDuration::from_millis(1), SignedDuration::from_hours(24))
         })
-    }
-
-    fn suspended_at_latest(&self, slot: &Slot<H, D>) -> Option<Timestamp> {
-        let Phase::Live { idle_since, .. } = &slot.phase else { return None };
-        let idle_since = match idle_since {
-            Some(since) => *since,
-            None => later(slot.last_used, self.limits.idle_timeout?),
-        };
-        let at = later(idle_since, self.limits.grace()?).max(slot.in_peace_until);
-        (slot.in_flight == 0).then_some(at)
     }
 }
 

@@ -8,7 +8,8 @@ use session_core::names::{ExternalKey, Principal};
 use session_core::state::TerminationReason;
 
 use super::books::Standing;
-use super::{Unusable, Used};
+use super::{Unusable, Used, later};
+use crate::options::Limits;
 
 /// Whose session, and by which name of theirs.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -152,6 +153,29 @@ impl<H, D> Slot<H, D> {
             | Phase::Flushing { idle_since: None, .. }
             | Phase::Closing { idle_since: None, next: Next::Suspended, .. } => SessionState::Active,
         }
+    }
+
+    /// When time does the next thing to it, if ever. The last time in the calendar never comes.
+    pub(super) fn deadline(&self, limits: &Limits) -> Option<Timestamp> {
+        let at = match &self.phase {
+            Phase::Live { .. } if self.in_flight > 0 => return None,
+            Phase::Live { idle_since: None, .. } => later(self.last_used, limits.idle_timeout?),
+            Phase::Live { idle_since: Some(_), .. } => self.leaves_at(limits)?,
+            Phase::Suspended(dormant) => dormant.expires_at,
+            Phase::Opening { .. } | Phase::Flushing { .. } | Phase::Closing { .. } => return None,
+        };
+        (at < Timestamp::MAX).then_some(at)
+    }
+
+    /// When it is to be suspended by itself, unless it is used before or a run is in flight.
+    pub(super) fn leaves_at(&self, limits: &Limits) -> Option<Timestamp> {
+        let Phase::Live { idle_since, .. } = &self.phase else { return None };
+        let idle_since = match idle_since {
+            Some(since) => *since,
+            None => later(self.last_used, limits.idle_timeout?),
+        };
+        let at = later(idle_since, limits.grace()?).max(self.in_peace_until);
+        (self.in_flight == 0).then_some(at)
     }
 
     /// The live half, while it can be used.

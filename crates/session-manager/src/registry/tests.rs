@@ -82,13 +82,13 @@ impl Registry<u64, u64> {
                 keys += 1;
             }
             armed.extend(slot.armed.map(|at| (at, session)));
-            if let Some(deadline) = self.deadline(session) {
+            if let Some(deadline) = slot.deadline(&self.limits) {
                 assert!(slot.armed.is_some_and(|armed| armed <= deadline), "{session} is missed: {slot:?}");
             }
             self.audit_use(session, slot);
         }
         assert_eq!(keys, self.keys.len(), "a key leads to a session that is gone");
-        assert_eq!(armed, self.deadlines);
+        assert_eq!(armed, self.deadlines.0);
         assert_eq!(resident.len() as u64, self.active());
         assert_eq!(self.books.resident(None).collect::<HashSet<_>>(), resident);
         assert_eq!(self.books.lengths(), (counts.len(), self.slots.len()));
@@ -108,7 +108,7 @@ impl Registry<u64, u64> {
             _ if slot.in_flight == 0 => {}
             Phase::Live { idle_since, .. } => {
                 assert_eq!(*idle_since, None);
-                assert_eq!(self.deadline(session), None);
+                assert_eq!(slot.deadline(&self.limits), None);
             }
             Phase::Flushing { uses, idle_since, .. } => {
                 assert_eq!(*idle_since, None);

@@ -305,7 +305,8 @@ impl StateMachineTest for Twin {
             assert_eq!(found.state, expected.state());
             assert_eq!((found.last_used, found.in_flight), (expected.last_used, expected.runs));
             assert_eq!(sessions.handle(id(expected.number)), expected.handle());
-            assert_eq!(sessions.deadline(id(expected.number)), model.deadline(expected));
+            let slot = &sessions.slots[&id(expected.number)];
+            assert_eq!(slot.deadline(&sessions.limits), model.deadline(expected));
         }
         let engines = model.sessions.iter().filter(|session| session.has_engine()).count();
         assert_eq!(sessions.handles().count(), engines);

@@ -104,6 +104,11 @@ const METHODS: &[(&str, Method)] = &[
     ("handle", |sessions| Box::new(sessions.handle(id(1)))),
     ("handles", |sessions| Box::new(sessions.handles().map(|(_, handle)| handle).collect::<Vec<_>>())),
     ("in_flight", |sessions| Box::new(sessions.in_flight(id(1)))),
+    ("part", |sessions| Box::new(format!("{:?}", sessions.part(id(1))))),
+    ("doomed", |sessions| Box::new(sessions.doomed(id(1)))),
+    ("is_resident", |sessions| Box::new(sessions.is_resident(id(1)))),
+    ("len", |sessions| Box::new((sessions.len(), sessions.is_empty()))),
+    ("u64::MAX less vacancies", |sessions| Box::new(u64::MAX - sessions.vacancies(at(NOW)))),
     ("by_key", |sessions| {
         Box::new(sessions.by_key(&principal("me"), &ExternalKey::new("key").unwrap()).map(|_| ()))
     }),

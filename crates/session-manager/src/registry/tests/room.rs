@@ -244,3 +244,24 @@ fn what_is_here_is_never_overwritten() {
     assert_eq!(sessions.iter().count(), 1);
     sessions.audit();
 }
+
+#[test]
+fn vacancies_are_free_places_and_those_of_whoever_gives_way_to_anybody() {
+    let fill = |strategy| {
+        let mut sessions = Sessions::new(with(strategy, 4));
+        sessions.live(at(0), 1, owner("me"));
+        sessions.live(at(0), 2, owner("me"));
+        sessions.begin_use(at(0), id(2)).unwrap();
+        sessions.live(at(0), 3, owner("you"));
+        sessions.begin_suspend(id(3)).unwrap();
+        sessions.flushed(at(0), id(3), false);
+        sessions
+    };
+    let suspending = fill(EvictionStrategy::SuspendOldestIdle);
+    assert_eq!(suspending.vacancies(at(1)), 2, "one is free, one gives way; one is in use, one refused");
+    assert_eq!(suspending.vacancies(at(MINUTE)), 3, "and is asked again");
+    assert_eq!(fill(EvictionStrategy::RejectNew).vacancies(at(MINUTE)), 1);
+    assert_eq!(fill(EvictionStrategy::TerminateOldest).vacancies(at(MINUTE)), 1, "not to whoever has none");
+    assert_eq!(Sessions::new(with(EvictionStrategy::RejectNew, 0)).vacancies(at(0)), 0);
+    assert_eq!(*suspending.limits(), with(EvictionStrategy::SuspendOldestIdle, 4));
+}
