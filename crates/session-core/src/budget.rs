@@ -5,6 +5,8 @@
 //! in every store's ledger alike.
 
 mod meter;
+#[cfg(test)]
+mod model;
 mod window;
 
 use thiserror::Error;
