@@ -45,7 +45,7 @@ const EDGES: &[Row] = &[
         name: "session-manager",
         ours: "session-core",
         outside: "camino jiff thiserror tokio tokio-util tracing",
-        dev: "async-trait mockall proptest proptest-state-machine session-core tokio",
+        dev: "async-trait mockall proptest proptest-state-machine serde_json session-core tokio",
         build: "",
     },
     Row {
