@@ -54,7 +54,7 @@ impl<E> SessionHandle<E> {
     }
 
     /// Reads or changes what belongs to this session alone: its conversation, approvals, grants, tools and correlation.
-    /// Nobody else sees it meanwhile, so `act` is to be short.
+    /// Nobody else sees it meanwhile, so `act` is to be short, and must not come back here: it would wait for itself.
     pub fn with_context<T>(&self, act: impl FnOnce(&mut SessionContext) -> T) -> T {
         act(&mut self.kept.context())
     }

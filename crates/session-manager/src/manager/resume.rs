@@ -182,12 +182,7 @@ impl<F: SessionFactory> SessionManager<F> {
     async fn settle_given_up(&self, kept: &Kept, place: Place<F>) {
         let session = kept.id();
         let mut recorded = kept.recorded.lock().await;
-        if *recorded == Recorded::Elsewhere {
-            let killed = TerminationReason::Killed;
-            self.change(|state, _| state.registry.begin_terminate(session, killed).is_ok());
-        }
-        let ended = place.give_back();
-        if *recorded == Recorded::PerhapsSuspended && ended.is_none() {
+        if *recorded == Recorded::PerhapsSuspended && self.lock().registry.doomed(session).is_none() {
             // The last step may be recorded.
             let ttl = self.inner.options.limits.suspended_ttl.unwrap_or(SignedDuration::MAX);
             let suspended = Arrival::Suspended { ttl, by_time: false };
@@ -195,6 +190,11 @@ impl<F: SessionFactory> SessionManager<F> {
                 tracing::warn!(%session, %error, "a session whose resume was given up may be recorded as active");
             }
         }
+        if *recorded == Recorded::Elsewhere {
+            let killed = TerminationReason::Killed;
+            self.change(|state, _| state.registry.begin_terminate(session, killed).is_ok());
+        }
+        let ended = place.give_back();
         let written = match ended {
             Some(reason) if !self.leaves_records() => {
                 self.bring(session, &mut recorded, Arrival::Over(reason)).await

@@ -10,6 +10,7 @@ mod governance;
 mod isolation;
 mod leaving;
 mod opening;
+mod races;
 mod resuming;
 mod sinks;
 #[cfg(test)]
