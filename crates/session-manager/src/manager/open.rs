@@ -166,10 +166,11 @@ impl<F: SessionFactory> SessionManager<F> {
             Err(Unusable::Moving) => None,
         });
         match found.await? {
-            Ok(handle) => {
-                self.record_use(&handle).await;
-                Some(Keyed::Live { handle, created: false })
-            }
+            Ok(handle) => match self.record_use(&handle).await {
+                // It is let go of: whoever asks next finds it gone.
+                Some(_) => None,
+                None => Some(Keyed::Live { handle, created: false }),
+            },
             Err(session) => Some(Keyed::Suspended(session)),
         }
     }

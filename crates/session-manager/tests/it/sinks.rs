@@ -2,9 +2,9 @@
 
 use session_core::TerminationReason;
 use session_core::ports::SinkError;
-use session_manager::{StateError, UseError};
+use session_manager::{Keyed, StateError, UseError};
 
-use crate::world::{Behaves, Point, World, minutes};
+use crate::world::{Behaves, Point, World, key, minutes, request};
 
 const BROKEN: [Behaves; 3] = [Behaves::Fails, Behaves::Panics, Behaves::Hangs];
 
@@ -117,4 +117,17 @@ async fn a_session_whose_record_is_anothers_is_let_go_of_and_reported_no_more() 
     resuming.complete().await.unwrap_err();
     assert_eq!(world.state(session), "none");
     assert_eq!(world.journal().last().unwrap(), "5: shutdown Abandoned");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_whose_session_is_anothers_leads_to_a_new_one() {
+    let world = World::new();
+    let get = async || world.manager.get_or_create(key("chat"), request("me")).await.unwrap();
+    let Keyed::Live { handle: first, .. } = get().await else { panic!() };
+    world.pass(minutes(15));
+    world.manager.sweep().await;
+    world.behaves(Point::Report("activity"), Behaves::Objects);
+    let Keyed::Live { handle: second, created: true } = get().await else { panic!() };
+    assert_ne!(first.id(), second.id());
+    assert!(first.is_ended() && !second.is_ended());
 }
