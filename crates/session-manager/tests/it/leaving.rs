@@ -3,11 +3,12 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use jiff::SignedDuration;
 use session_core::TerminationReason;
 use session_core::names::Principal;
 use session_manager::manager::Counts;
 use session_manager::options::Limits;
-use session_manager::{OpenError, Parting, ResumeError, TrackError, UseError};
+use session_manager::{ManagerOptions, OpenError, Parting, ResumeError, TrackError, UseError};
 use tokio_util::sync::CancellationToken;
 
 use crate::world::{Behaves, Point, World, minutes, request};
@@ -183,4 +184,33 @@ async fn a_factory_that_hangs_does_not_keep_the_manager() {
     let report = world.manager.shutdown(Parting::Terminate(TerminationReason::Stopped), SOON).await;
     assert!(report.joined && report.given_up.is_empty(), "{report:?}");
     assert!(matches!(creation.await.unwrap(), Err(OpenError::Ended { .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_longest_bounds_and_the_shortest_drain_are_bounds_like_any_other() {
+    let options = ManagerOptions {
+        limits: Limits {
+            idle_timeout: Some(SignedDuration::MAX),
+            suspended_ttl: Some(SignedDuration::MAX),
+            ..Limits::default()
+        },
+        answer_within: Duration::MAX,
+        shutdown_within: Duration::MAX,
+        drain_within: Duration::ZERO,
+        ..ManagerOptions::default()
+    };
+    let world = World::with(options);
+    let (live, suspended) = (world.open().await.id(), world.suspended().await);
+    let sweeper = world.manager.clone();
+    let sweeper = tokio::spawn(async move { sweeper.run_sweeper(CancellationToken::new()).await });
+    world.settle().await;
+    world.pass(minutes(1_000_000));
+    assert!(world.manager.sweep().await.idled.is_empty());
+    world.manager.begin_resume(suspended).await.unwrap().complete().await.unwrap();
+    let run = world.manager.acquire(live).await.unwrap();
+    world.manager.terminate(live, TerminationReason::Stopped).await.unwrap();
+    drop(run);
+    let parting = Parting::Terminate(TerminationReason::Stopped);
+    assert!(world.manager.shutdown(parting, Duration::MAX).await.joined);
+    sweeper.await.unwrap();
 }
