@@ -8,7 +8,7 @@ use session_core::budget::Meter;
 use session_core::context::SessionContext;
 use session_core::history::History;
 use session_core::names::AgentKey;
-use session_core::ports::{Engine, Release};
+use session_core::ports::{Engine, EngineError, Release};
 use session_core::{ManagedSession, SessionId};
 use tokio_util::sync::CancellationToken;
 
@@ -24,7 +24,8 @@ pub struct SessionHandle<E> {
 
 impl<E> SessionHandle<E> {
     pub(crate) fn new(session: ManagedSession, kept: Arc<Kept>, engine: E) -> Self {
-        let engine = Releasable { engine, released: AtomicBool::new(false) };
+        let engine =
+            Releasable { engine, released: AtomicBool::new(false), writing: tokio::sync::Mutex::new(()) };
         Self { session, kept, engine, ended: CancellationToken::new() }
     }
 
@@ -80,6 +81,11 @@ impl<E> SessionHandle<E> {
 }
 
 impl<E: Engine> SessionHandle<E> {
+    /// Has the engine write out what is left, unless the session is ended before that or meanwhile.
+    pub(crate) async fn write_out(&self) -> Result<(), EngineError> {
+        self.engine.write_out(&self.ended).await
+    }
+
     /// Lets go of the engine. The second caller, whoever that is, does nothing.
     pub(crate) async fn release(&self, why: Release) {
         self.engine.release(why).await;
@@ -99,10 +105,26 @@ impl<E> fmt::Debug for SessionHandle<E> {
 struct Releasable<E> {
     engine: E,
     released: AtomicBool,
+    /// Held while the engine writes out what is left, so that this is over when it is let go of.
+    writing: tokio::sync::Mutex<()>,
 }
 
 impl<E: Engine> Releasable<E> {
+    async fn write_out(&self, ended: &CancellationToken) -> Result<(), EngineError> {
+        let _writing = self.writing.lock().await;
+        let over = || Err(EngineError::Failed("its session was ended meanwhile".into()));
+        if self.released.load(Ordering::Acquire) {
+            return over();
+        }
+        tokio::select! {
+            biased;
+            () = ended.cancelled() => over(),
+            answer = self.engine.suspend() => answer,
+        }
+    }
+
     async fn release(&self, why: Release) {
+        drop(self.writing.lock().await);
         if !self.released.swap(true, Ordering::AcqRel) {
             self.engine.shutdown(why).await;
         }

@@ -13,7 +13,8 @@ use crate::state::TerminationReason;
 #[async_trait]
 pub trait Engine: Send + Sync + 'static {
     /// Writes out whatever is still to be written, before the session is suspended. The engine stays usable: if the
-    /// session is used meanwhile, or this fails, it simply goes on.
+    /// session is used meanwhile, or this fails, it simply goes on. If the session is ended meanwhile, the future is dropped
+    /// and `shutdown` follows.
     async fn suspend(&self) -> Result<(), EngineError>;
 
     /// Ends everything, and returns when nothing of it is left. Called exactly once; nothing else is called afterwards.

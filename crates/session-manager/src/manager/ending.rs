@@ -7,7 +7,7 @@ use std::time::Duration;
 use jiff::SignedDuration;
 use session_core::SessionId;
 use session_core::names::Principal;
-use session_core::ports::{Engine as _, EngineError, Release, SessionFactory, SinkError};
+use session_core::ports::{EngineError, Release, SessionFactory, SinkError};
 use session_core::state::TerminationReason;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -117,7 +117,7 @@ impl<F: SessionFactory> SessionManager<F> {
     pub(crate) async fn flush(&self, handle: HandleOf<F>, by_time: bool) -> Result<(), StateError> {
         let session = handle.id();
         let engine = Arc::clone(&handle);
-        let flushing = async move { engine.engine().suspend().await };
+        let flushing = async move { engine.write_out().await };
         let answer = self.guarded(self.inner.options.answer_within, flushing).await.and_then(|answer| answer);
         let written = answer.is_ok();
         match self.change(|state, now| state.registry.flushed(now, session, written)) {
