@@ -94,7 +94,8 @@ impl<F: SessionFactory> SessionManager<F> {
             Part::Live(handle) => handle.kept(),
             Part::Kept(kept) => kept,
         };
-        let told = kept.told();
+        // Both at one moment: a change of the budget lies before both or after both.
+        let (told, account) = (kept.told(), kept.meter.account());
         Some(SessionView {
             session: entry.session,
             principal: entry.owner.principal.clone(),
@@ -105,8 +106,8 @@ impl<F: SessionFactory> SessionManager<F> {
             label: told.label.clone(),
             agent: told.agent.clone(),
             parent: told.parent,
-            budget: kept.meter.budget(),
-            usage: kept.meter.used(),
+            budget: account.budget,
+            usage: account.used,
         })
     }
 

@@ -197,7 +197,6 @@ async fn an_end_during_a_suspension_wins() {
     let suspension = tokio::spawn(async move { manager.suspend(session).await });
     gate.reached().await;
     world.manager.terminate(session, TerminationReason::Killed).await.unwrap();
-    gate.open();
     assert!(matches!(suspension.await.unwrap(), Err(StateError::Ended(_))));
     let expected = ["1: flush", "1: record terminate killed", "1: shutdown Terminated(Killed)"];
     assert_eq!(world.journal()[2..], expected);
