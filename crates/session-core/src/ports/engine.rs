@@ -17,7 +17,8 @@ pub trait Engine: Send + Sync + 'static {
     /// and `shutdown` follows.
     async fn suspend(&self) -> Result<(), EngineError>;
 
-    /// Ends everything, and returns when nothing of it is left. Called exactly once; nothing else is called afterwards.
+    /// Ends everything, and returns when nothing of it is left. Called exactly once, and never while
+    /// [`suspend`](Self::suspend) is under way; its manager calls nothing else afterwards.
     async fn shutdown(&self, why: Release);
 }
 
