@@ -105,7 +105,8 @@ impl<E> fmt::Debug for SessionHandle<E> {
 struct Releasable<E> {
     engine: E,
     released: AtomicBool,
-    /// Held while the engine writes out what is left, so that this is over when it is let go of.
+    /// A tokio mutex: held while the engine writes out what is left or shuts down, so that it is never asked for the one during
+    /// or after the other.
     writing: tokio::sync::Mutex<()>,
 }
 
@@ -124,8 +125,8 @@ impl<E: Engine> Releasable<E> {
     }
 
     async fn release(&self, why: Release) {
-        drop(self.writing.lock().await);
         if !self.released.swap(true, Ordering::AcqRel) {
+            let _over = self.writing.lock().await;
             self.engine.shutdown(why).await;
         }
     }
