@@ -308,6 +308,18 @@ fn the_kill_switch_ends_everything() {
 }
 
 #[test]
+fn a_child_shows_its_parent() {
+    let home = Home::new();
+    let parent = session_of(&home.run(&["--json", "run", "--label", "parent", "--", "true"]).ok());
+    assert!(!home.run(&["ps"]).ok().stdout.contains("PARENT"), "most sessions have none");
+    let child = session_of(&home.run(&["--json", "run", "--parent", "parent", "--", "true"]).ok());
+    assert_eq!(home.inspect(&child)["parent"], parent);
+    let shown = home.run(&["ps"]).ok().stdout;
+    assert!(shown.contains("PARENT") && shown.matches(&parent[..16]).count() == 2, "{shown}");
+    home.run(&["run", "--parent", "nobody", "--", "true"]).exits(4);
+}
+
+#[test]
 fn limits_that_make_no_sense_are_named() {
     for (name, value, said) in [
         ("ROOMETTE_LIMITS_ACTIVE_SESSIONS", "0", "nothing could ever run"),

@@ -126,6 +126,9 @@ pub struct RunArgs {
     /// Your own name for the session, such as `telegram:dm:42`: the session that bears it is used again, or made.
     #[arg(long, value_name = "KEY", conflicts_with_all = ["file", "count"])]
     pub key: Option<String>,
+    /// The session that starts it: a session id, the beginning of one, or a label.
+    #[arg(long, value_name = "SESSION", conflicts_with = "file")]
+    pub parent: Option<String>,
     #[command(flatten)]
     pub limits: LimitArgs,
     /// The program and its arguments, passed on as they are.

@@ -113,6 +113,7 @@ fn wire(task: CrewTask, directory: &Utf8Path, defaults: &Defaults) -> Outcome<Ta
             project: project.map(Into::into),
             metadata,
             budget,
+            parent: None,
         }),
         name: Some(name),
         after,

@@ -6,6 +6,7 @@ use session_core::error::StoreError;
 use session_core::ports::{
     Author, EventStore as _, Ledger as _, LifecycleEvent, LifecycleSink, SessionStore as _, SinkError,
 };
+use session_core::state::Trigger;
 use session_core::{Env, EventKind, NewEvent, SessionId, StoreResult};
 use session_store::SqlStore;
 
@@ -27,7 +28,12 @@ impl Records {
         match event {
             LifecycleEvent::Created(new) => self.store.create((**new).clone(), now).await.map(drop),
             LifecycleEvent::Moved { session, trigger } => {
-                self.store.transition(*session, *trigger, now).await.map(drop)
+                match self.store.transition(*session, *trigger, now).await {
+                    Ok(_) => Ok(()),
+                    // An answer that was lost: it was recorded before.
+                    Err(StoreError::Transition(error)) if error.from == leads_to(*trigger) => Ok(()),
+                    Err(error) => Err(error),
+                }
             }
             LifecycleEvent::Resuming { session, step } => {
                 let payload = json!({ "step": step.code() });
@@ -48,6 +54,16 @@ impl Records {
 
     async fn append(&self, session: SessionId, event: NewEvent) -> StoreResult<()> {
         self.store.append(Author::Session(session), vec![event], self.env.now()).await.map(drop)
+    }
+}
+
+/// The state that a trigger leads to.
+fn leads_to(trigger: Trigger) -> &'static str {
+    match trigger {
+        Trigger::Activity | Trigger::Resume => "active",
+        Trigger::IdleTimeout => "idle",
+        Trigger::GraceElapsed { .. } | Trigger::Suspend { .. } => "suspended",
+        Trigger::TtlExpired | Trigger::Terminate(_) => "terminated",
     }
 }
 

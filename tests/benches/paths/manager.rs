@@ -35,7 +35,7 @@ type Sessions = Registry<Handle, ()>;
 pub(crate) async fn manager(bench: &mut Bench) -> Outcome {
     keep(bench)?;
     nothing_due(bench).await?;
-    sweep(bench).await?;
+    sweep(bench)?;
     touch(bench, FEW, "1 000").await?;
     touch(bench, MANY, "1 000 000").await?;
     come_and_go(bench).await
@@ -131,8 +131,8 @@ fn resident() -> Outcome<f64> {
 /// Bytes of each, and what was made: what is freed is not given back at once, so all of them stay until the end.
 fn bytes_each<T>(make: impl FnOnce() -> Outcome<T>) -> Outcome<(f64, T)> {
     let before = resident()?;
-    let made = make()?;
-    Ok(((resident()? - before) / f64::from(u32::try_from(MANY)?), made))
+    let kept = make()?;
+    Ok(((resident()? - before) / f64::from(u32::try_from(MANY)?), kept))
 }
 
 fn keep(bench: &mut Bench) -> Outcome {
@@ -164,7 +164,7 @@ async fn nothing_due(bench: &mut Bench) -> Outcome {
     Ok(())
 }
 
-async fn sweep(bench: &mut Bench) -> Outcome {
+fn sweep(bench: &mut Bench) -> Outcome {
     let ids = ids(MANY)?;
     let sweeps = bench.sized(SWEEPS);
     let limit = usize::try_from(DUE)?;

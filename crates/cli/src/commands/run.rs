@@ -19,7 +19,11 @@ use crate::{environment, output, select, view};
 /// Enqueues the tasks, then watches them unless told not to.
 pub async fn execute(context: &Context, args: RunArgs) -> Outcome<()> {
     let detach = args.detach;
-    let submit = submission(context, args)?;
+    let parent = match &args.parent {
+        Some(parent) => select::several(context, std::slice::from_ref(parent)).await?.pop(),
+        None => None,
+    };
+    let submit = submission(context, args, parent)?;
     check_projects(context, &submit)?;
     let labels: Vec<Option<String>> = submit.tasks.iter().map(label_of).collect();
     let mut connection = link::ensure_host(context).await?;
@@ -79,7 +83,7 @@ fn label_of(task: &TaskWire) -> Option<String> {
     }
 }
 
-fn submission(context: &Context, args: RunArgs) -> Outcome<Submit> {
+fn submission(context: &Context, args: RunArgs, parent: Option<SessionId>) -> Outcome<Submit> {
     let principal = context.principal()?.to_string();
     let defaults = defaults(context, &args.task)?;
     if let Some(path) = &args.file {
@@ -110,6 +114,7 @@ fn submission(context: &Context, args: RunArgs) -> Outcome<Submit> {
             turns: args.limits.turns,
             cost_micros: args.limits.cost,
         },
+        parent,
     };
     let session = match args.key {
         Some(key) => {

@@ -355,6 +355,7 @@ impl Operations {
             kind: wire.workspace.parse().map_err(|error| Failure::of(Kind::Usage, &error))?,
             project: wire.project.as_deref().map(|path| Utf8Path::new(path).into()),
             metadata,
+            parent: wire.parent,
             budget: Budget {
                 tokens_max: wire.budget.tokens.unwrap_or(limits.tokens),
                 tool_calls_max: wire.budget.tool_calls.unwrap_or(limits.tool_calls),

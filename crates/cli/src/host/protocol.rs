@@ -156,6 +156,8 @@ pub struct NewSessionWire {
     pub metadata: String,
     /// What it may use up.
     pub budget: BudgetWire,
+    /// The session that starts it.
+    pub parent: Option<SessionId>,
 }
 
 /// What a session may use up; what is not given is the default.

@@ -72,6 +72,8 @@ pub struct Draft {
     pub metadata: Payload,
     /// What it may use up.
     pub budget: Budget,
+    /// The session that starts it.
+    pub parent: Option<SessionId>,
 }
 
 /// The most tasks of one submission.
@@ -143,9 +145,9 @@ fn new_run(task: Task, after: Vec<usize>, principal: &Principal, place: &Place, 
 }
 
 fn new_session(draft: Draft, key: Option<ExternalKey>, principal: &Principal, env: &Env) -> NewSession {
-    let Draft { label, agent, kind, project, metadata, budget } = draft;
+    let Draft { label, agent, kind, project, metadata, budget, parent } = draft;
     let (id, principal) = (env.session_id(), principal.clone());
-    NewSession { id, principal, label, agent, kind, project, metadata, budget, parent: None, key }
+    NewSession { id, principal, label, agent, kind, project, metadata, budget, parent, key }
 }
 
 fn check(task: &Task, field: &str) -> Result<(), DispatchError> {
@@ -220,6 +222,7 @@ mod tests {
                 project: None,
                 metadata: Payload::parse("{}").unwrap(),
                 budget: Budget::default(),
+                parent: None,
             }),
             argv: vec!["true".into()],
             env: Vec::new(),
