@@ -16,6 +16,10 @@ format:
 deny:
     cargo deny --locked check bans licenses sources
 
+# mutation tests of what decides; wants `cargo install cargo-mutants`
+mutants *words:
+    PROPTEST_CASES=300 cargo mutants -p session-manager -p session-core -f 'crates/session-manager/src/registry*' -f 'crates/session-manager/src/registry/*' -f 'crates/session-manager/src/{eviction,options}.rs' -f 'crates/session-core/src/budget*' -f 'crates/session-core/src/budget/*' -f crates/session-core/src/state.rs --timeout 20 {{words}} -- --lib -- registry eviction options budget state
+
 # accept changed snapshots after reading them
 snapshots:
     cargo insta review

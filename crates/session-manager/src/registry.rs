@@ -21,6 +21,7 @@ mod due;
 mod look;
 mod open;
 mod slot;
+mod spread;
 #[cfg(test)]
 mod tests;
 
@@ -43,6 +44,7 @@ use crate::options::Limits;
 use books::Books;
 use due::Deadlines;
 use slot::{Dormant, Next, Phase, Slot};
+use spread::Spread;
 
 /// For so long an engine that refused to be suspended is left in peace, or for the idle timeout if that is shorter.
 const PEACE_AFTER_REFUSAL: SignedDuration = SignedDuration::from_mins(1);
@@ -53,7 +55,7 @@ const PEACE_AFTER_REFUSAL: SignedDuration = SignedDuration::from_mins(1);
 pub struct Registry<H, D> {
     limits: Limits,
     /// Boxed: the map is half empty at worst, and its empty places are small.
-    slots: HashMap<SessionId, Box<Slot<H, D>>>,
+    slots: HashMap<SessionId, Box<Slot<H, D>>, Spread>,
     /// One session per owner and key, for as long as that session is here.
     keys: HashMap<Arc<Owner>, SessionId>,
     deadlines: Deadlines,
@@ -149,7 +151,7 @@ impl<H: Clone, D> Registry<H, D> {
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
-            slots: HashMap::new(),
+            slots: HashMap::default(),
             keys: HashMap::new(),
             deadlines: Deadlines::default(),
             books: Books::default(),

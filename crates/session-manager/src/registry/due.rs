@@ -51,7 +51,11 @@ impl<H: Clone, D> Registry<H, D> {
     /// A session whose idle timeout and grace have both passed is idled and suspended in one go, and its grace counts from
     /// the moment at which it was to be idle, not from the sweep that noticed it.
     pub fn due(&mut self, now: Timestamp, limit: usize) -> Vec<Due<H, D>> {
-        let mut due = Vec::new();
+        let entries = self.deadlines.0.iter().take_while(|&&(at, _)| at <= now).take(limit);
+        // Looked up side by side first: one by one, each would wait for memory.
+        let there =
+            entries.filter(|(_, session)| self.slots.get(session).is_some_and(|slot| slot.armed.is_some()));
+        let mut due = Vec::with_capacity(there.count());
         while due.len() < limit
             && let Some(&(at, session)) = self.deadlines.0.first()
             && at <= now
