@@ -105,7 +105,7 @@ fn time_makes_sessions_idle_then_suspended_then_over() {
 
 #[test]
 fn what_is_used_is_active_again() {
-    let home = Home::new().with("ROOMETTE_LIMITS_IDLE_TIMEOUT", "400ms").with("ROOMETTE_HOST_LINGER", "60s");
+    let home = Home::new().with("ROOMETTE_LIMITS_IDLE_TIMEOUT", "2s").with("ROOMETTE_HOST_LINGER", "60s");
     let session = session_of(&home.run(&["--json", "run", "--", "true"]).ok());
     home.until(|| home.inspect(&session)["state"] == "idle");
     home.run(&["resume", &session]).ok();
@@ -198,7 +198,7 @@ fn a_fork_begins_anywhere_and_leaves_its_source_alone() {
     assert_eq!(home.run(&["--json", "events", &source]).ok().stdout, before, "the source is untouched");
     let shown = home.inspect(&fork);
     assert_eq!(shown["forked_from"], json!({ "session": source, "at": 3 }));
-    assert_eq!((&shown["label"], &shown["state"]), (&json!("other way"), &json!("active")));
+    assert_eq!((&shown["label"], &shown["state"]), (&json!("other way"), &json!("suspended")));
     assert_eq!(kinds(&home, &fork)[..4], ["message", "message", "grant", "session.forked"]);
     let history = history_as_read(&home, &fork);
     assert_eq!(history["messages"].as_array().unwrap().len(), 2);
@@ -253,6 +253,9 @@ fn one_key_is_one_session_until_that_is_over() {
     assert_ne!(second, first, "a key never leads to a dead session");
     assert_eq!(home.inspect(&second)["key"], "telegram:dm:42");
     home.run(&["run", "--key", "two\nlines", "--", "true"]).exits(2);
+    // A limit that does not hold must not look as if it did.
+    let refused = home.run(&["run", "--key", "telegram:dm:42", "--max-turns", "9", "--", "true"]).exits(6);
+    assert!(refused.stderr.contains("limits"), "{}", refused.stderr);
 }
 
 #[test]
@@ -266,6 +269,58 @@ fn whoever_was_left_alone_longest_makes_room() {
     // More runs than places take turns.
     let left = home.run(&["--json", "run", "--count", "7", "--", "sh", "-c", "sleep 0.05"]).ok();
     assert!(left.json().iter().all(|run| run["state"] == "completed"), "{}", left.stdout);
+}
+
+#[test]
+fn room_that_is_made_is_taken_at_once_and_who_needs_none_does_not_wait() {
+    let home = Home::new()
+        .with("ROOMETTE_LIMITS_ACTIVE_SESSIONS", "1")
+        .with("ROOMETTE_LIMITS_EVICTION", "reject_new")
+        .with("ROOMETTE_HOST_LINGER", "60s");
+    let first = session_of(&home.run(&["--json", "run", "--label", "first", "--", "true"]).ok());
+    let second =
+        home.run(&["run", "--detach", "--label", "second", "--", "echo", "in"]).ok().lines()[0].to_owned();
+    home.until(|| home.inspect(&second)["status"] == "claimed");
+    home.run(&["resume", &first]).ok();
+    assert_eq!(home.inspect(&second)["status"], "claimed", "the only place is the first one's");
+    home.run(&["suspend", &first]).ok();
+    home.run(&["wait", "--timeout", "20s", &second]).ok();
+    home.run(&["kill", &second, "nobody"]).exits(4);
+    assert_eq!(home.inspect(&second)["state"], "terminated", "what was named rightly is ended");
+    home.run(&["resume", &first]).ok();
+}
+
+#[test]
+fn the_limit_of_an_owner_keeps_nobody_else_out() {
+    let home =
+        Home::new().with("ROOMETTE_LIMITS_ACTIVE_PER_PRINCIPAL", "1").with("ROOMETTE_HOST_LINGER", "60s");
+    let busy = ["run", "--detach", "--", "sh", "-c", "echo up; exec sleep 600"];
+    let first = home.run(&busy).ok().lines()[0].to_owned();
+    home.until_logged(&first, "up");
+    let second = home.run(&busy).ok().lines()[0].to_owned();
+    home.until(|| home.inspect(&second)["status"] == "claimed");
+    let mut other = home.command(&["run", "--", "true"]);
+    other.env("USER", "somebody else");
+    assert_eq!(session_tests::home::left(other).code, 0);
+    home.run(&["kill", "--all"]).ok();
+}
+
+#[test]
+fn nothing_is_recorded_as_active_where_nothing_is_alive() {
+    let home = Home::new().with("ROOMETTE_LIMITS_ACTIVE_SESSIONS", "2");
+    for label in ["a", "b", "c"] {
+        home.run(&["run", "--label", label, "--", "true"]).ok();
+        home.until_free();
+    }
+    let states = home.run(&["--json", "ps"]).ok().json()[0]["sessions"].clone();
+    let states: Vec<_> = states.as_array().unwrap().iter().map(|session| session["state"].clone()).collect();
+    assert_eq!(states, ["suspended", "suspended", "suspended"], "their host has left");
+    let left = home.run(&["run", "--detach", "--", "sh", "-c", "echo up; exec sleep 600"]).ok();
+    home.until_logged(left.lines()[0], "up");
+    home.kill_host();
+    home.run(&["recover"]).ok();
+    let left = home.run(&["--json", "ps"]).ok().json()[0]["sessions"][0].clone();
+    assert_eq!((&left["status"], &left["state"]), (&json!("lost"), &json!("suspended")), "it was killed");
 }
 
 #[test]

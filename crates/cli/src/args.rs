@@ -123,7 +123,8 @@ pub struct RunArgs {
     /// A JSON object to keep with the session.
     #[arg(long, value_name = "JSON", conflicts_with = "file")]
     pub metadata: Option<String>,
-    /// Your own name for the session, such as `telegram:dm:42`: the session that bears it is used again, or made.
+    /// Your own name for the session, such as `telegram:dm:42`: the session that bears it is used again, or made as the other
+    /// options say.
     #[arg(long, value_name = "KEY", conflicts_with_all = ["file", "count"])]
     pub key: Option<String>,
     /// The session that starts it: a session id, the beginning of one, or a label.
@@ -217,14 +218,14 @@ pub struct KillArgs {
     pub principal: Option<String>,
 }
 
-/// `roomette fork`
+/// `roomette fork`: log and settings of the other one, a fresh budget, no label unless one is given.
 #[derive(Debug, Args)]
 pub struct ForkArgs {
     /// A session id, the beginning of one, or a label.
     pub session: String,
     /// The last event that the new session has in common with it, as `roomette events` numbers them; default: the last
     /// there is.
-    #[arg(long, value_name = "SEQ")]
+    #[arg(long, value_name = "SEQ", allow_negative_numbers = true)]
     pub at: Option<u64>,
     /// Free text to find the new session by.
     #[arg(long, value_name = "TEXT")]
@@ -268,16 +269,16 @@ pub enum BudgetCommand {
 #[group(required = false, multiple = true)]
 pub struct AmountArgs {
     /// Tokens, input and output together.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub tokens: Option<u64>,
     /// Tool calls.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub tool_calls: Option<u64>,
     /// Turns; each run is one.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub turns: Option<u64>,
     /// Cost in US dollars, such as `2.50`.
-    #[arg(long, value_name = "USD", value_parser = money::parse)]
+    #[arg(long, value_name = "USD", allow_negative_numbers = true, value_parser = money::parse)]
     pub cost: Option<u64>,
 }
 

@@ -8,24 +8,29 @@
 //! leaves it suspended, and the next resume begins anew: an active session without its past cannot exist.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use session_core::context::Restored;
 use session_core::error::StoreError;
 use session_core::event::{Event, Seq};
 use session_core::ports::{
-    EventStore as _, Ledger as _, Orchestrator, ResumeStep, SessionFactory, SessionStore as _,
+    EngineError, EventStore as _, Ledger as _, Orchestrator, ResumeStep, SessionFactory, SessionStore as _,
 };
 use session_core::{Env, SessionId, SessionState, StoreResult};
 use session_manager::{InFlight, ResumeError, SessionHandle, SessionManager, TrackError, UseError};
 use session_runner::{Door, Refusal, Rooms};
 use session_store::SqlStore;
 use thiserror::Error;
+use tokio::sync::watch;
+use tokio::time::timeout;
 
 use crate::failpoint;
 
 /// How often a session may slip away between being resumed and being used before that is an error.
 const ATTEMPTS: usize = 8;
+/// How long the log may take to be read, and the engine to take it over.
+const STEP_BOUND: Duration = Duration::from_secs(30);
 
 /// Opens sessions: those that live here are entered, all others are resumed in three steps first.
 #[derive(Debug)]
@@ -52,7 +57,10 @@ pub enum OpenFailure {
     Use(#[from] UseError),
     /// Its engine did not take the conversation over.
     #[error("session {0} could not take its conversation over")]
-    Restore(SessionId, #[source] session_core::ports::EngineError),
+    Restore(SessionId, #[source] EngineError),
+    /// Its log could not be read in time.
+    #[error("the log of session {0} could not be read within {STEP_BOUND:?}")]
+    Slow(SessionId),
     /// The store did not answer.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -78,15 +86,18 @@ where
         for _ in 0..ATTEMPTS {
             match self.manager.acquire(session).await {
                 Ok(in_flight) => return Ok(in_flight),
-                Err(error @ UseError::Unknown(_)) => {
+                // Its record says what it is.
+                Err(error @ (UseError::Unknown(_) | UseError::Elsewhere { .. })) => {
                     last = Some(error);
                     self.track(session).await?;
                 }
                 Err(error @ UseError::Suspended(_)) => {
                     last = Some(error);
                     match self.resume(session).await {
-                        // Somebody else was faster.
-                        Ok(_) | Err(OpenFailure::Resume(ResumeError::AlreadyLive(_))) => {}
+                        // Somebody else was faster, or it was over here before that.
+                        Ok(_)
+                        | Err(OpenFailure::Resume(ResumeError::AlreadyLive(_) | ResumeError::Unknown(_))) => {
+                        }
                         Err(error) => return Err(error),
                     }
                 }
@@ -101,14 +112,16 @@ where
         let mut resuming = self.manager.begin_resume(session).await?;
         failpoint::reach(ResumeStep::Opened);
         let restored = if resuming.engine().wants_history() {
-            Restored::from_log(&log(&self.store, session).await?)
+            let log = timeout(STEP_BOUND, log(&self.store, session)).await;
+            Restored::from_log(&log.map_err(|_| OpenFailure::Slow(session))??)
         } else {
             Restored::default()
         };
+        resuming.restore(restored.clone()).await?;
         failpoint::reach(ResumeStep::Reconstructed);
-        let taken_over = resuming.engine().restore_history(&restored).await;
+        let taken_over = timeout(STEP_BOUND, resuming.engine().restore_history(&restored)).await;
+        let taken_over = taken_over.unwrap_or(Err(EngineError::TimedOut(STEP_BOUND)));
         taken_over.map_err(|error| OpenFailure::Restore(session, error))?;
-        resuming.restore(restored).await?;
         failpoint::reach(ResumeStep::Restored);
         Ok(resuming.complete().await?)
     }
@@ -140,6 +153,10 @@ impl Door for Resumer<Rooms> {
     async fn enter(&self, session: SessionId) -> Result<InFlight<Rooms>, Refusal> {
         Resumer::enter(self, session).await.map_err(|failure| refusal(&failure))
     }
+
+    fn changes(&self) -> watch::Receiver<u64> {
+        self.manager.subscribe()
+    }
 }
 
 fn refusal(failure: &OpenFailure) -> Refusal {
@@ -148,14 +165,30 @@ fn refusal(failure: &OpenFailure) -> Refusal {
             Refusal::Full { message: refused.to_string(), retry_after: refused.retry_after }
         }
         OpenFailure::Over(_, reason) => Refusal::Over(reason.clone()),
-        OpenFailure::Store(error @ (StoreError::Unavailable(_) | StoreError::Backend(_))) => {
-            Refusal::Passing(sentence(error))
-        }
+        OpenFailure::Resume(ResumeError::Ended { reason, .. }) => Refusal::Over(reason.to_string()),
+        OpenFailure::Slow(_)
+        | OpenFailure::Store(StoreError::Unavailable(_) | StoreError::Backend(_))
+        | OpenFailure::Resume(
+            ResumeError::Record { .. }
+            | ResumeError::NotReady { .. }
+            | ResumeError::AlreadyLive(_)
+            | ResumeError::Unknown(_)
+            | ResumeError::Leaving(_),
+        )
+        | OpenFailure::Use(_) => Refusal::Passing(sentence(failure)),
         OpenFailure::Unknown(_)
-        | OpenFailure::Resume(_)
-        | OpenFailure::Use(_)
+        | OpenFailure::Resume(ResumeError::Engine { .. })
         | OpenFailure::Restore(..)
-        | OpenFailure::Store(_) => Refusal::Failed(sentence(failure)),
+        | OpenFailure::Store(
+            StoreError::UnknownSession(_)
+            | StoreError::UnknownRun(_)
+            | StoreError::Busy { .. }
+            | StoreError::Fenced { .. }
+            | StoreError::Transition(_)
+            | StoreError::Conflict(_)
+            | StoreError::Exhausted(_)
+            | StoreError::Corrupt { .. },
+        ) => Refusal::Failed(sentence(failure)),
     }
 }
 

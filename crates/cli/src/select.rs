@@ -2,7 +2,7 @@
 
 use session_core::names::Label;
 use session_core::ports::SessionStore as _;
-use session_core::{SessionId, SessionRef};
+use session_core::{Id as _, SessionId, SessionRef};
 use session_store::SqlStore;
 
 use crate::context::Context;
@@ -59,9 +59,12 @@ pub fn unknown(text: &str) -> Failure {
 /// A label by which a session can be found again.
 pub fn label(text: &str) -> Outcome<Label> {
     let label = Label::new(text).map_err(|error| Failure::of(Kind::Usage, &error))?;
+    let like_an_id = text.starts_with(&format!("{}_", SessionId::PREFIX));
     match text.parse::<SessionRef>() {
-        Ok(_) => Ok(label),
-        Err(_) => Err(Failure::usage(format!("the label {text:?} would be taken for an id, or for a path"))
-            .hint("choose one without an id's prefix and without `..`")),
+        Ok(_) if !like_an_id => Ok(label),
+        Ok(_) | Err(_) => {
+            Err(Failure::usage(format!("the label {text:?} would be taken for an id, or for a path"))
+                .hint("choose one without an id's prefix and without `..`"))
+        }
     }
 }

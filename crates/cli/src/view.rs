@@ -172,26 +172,18 @@ pub fn amount(resource: Resource, amount: u64) -> String {
     }
 }
 
-/// The first resource of which nothing is left.
-pub fn spent(session: &ManagedSession) -> Option<Resource> {
-    let spent = |resource: &Resource| {
-        let used = session.usage.of(*resource).saturating_add(session.reserved.of(*resource));
-        limit(session, *resource).is_some_and(|limit| used >= limit)
-    };
-    // What a session may not have at all is not spent.
-    let given = |resource: &Resource| limit(session, *resource) != Some(0) || *resource == Resource::Turns;
-    Resource::ALL.iter().copied().filter(given).find(spent)
-}
-
-/// How much of a budget is used, by the resource of which most is: `[##...] 41%`. Nothing while nothing is used.
+/// How much of a budget is used or set aside, by the resource of which most is: `[##...] 41%`. Nothing while nothing is. Of a
+/// resource that it has none of, all is used.
 pub fn budget_bar(session: &ManagedSession) -> Option<String> {
     const CELLS: u64 = 5;
-    let percent = |resource: &Resource| {
-        let limit = limit(session, *resource)?;
-        let used = session.usage.of(*resource);
-        // A limit of nothing is used up by nothing.
-        (used > 0)
-            .then(|| u64::try_from(u128::from(used) * 100 / u128::from(limit.max(1))).unwrap_or(u64::MAX))
+    let percent = |&resource: &Resource| {
+        let limit = limit(session, resource)?;
+        let used = session.usage.of(resource).saturating_add(session.reserved.of(resource));
+        match (used, limit) {
+            (_, 0) => Some(100),
+            (0, _) => None,
+            _ => u64::try_from(u128::from(used) * 100 / u128::from(limit)).ok(),
+        }
     };
     let most = Resource::ALL.iter().filter_map(percent).max()?;
     let full = (most.saturating_mul(CELLS) / 100).clamp(u64::from(most > 0), CELLS);

@@ -144,6 +144,12 @@ impl<F: SessionFactory> SessionManager<F> {
         self.inner.steady.now()
     }
 
+    /// Becomes ready after each change that may have made room for one more session.
+    #[must_use]
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
+        self.inner.changes.subscribe()
+    }
+
     pub(crate) fn changes(&self) -> watch::Receiver<u64> {
         self.inner.changes.subscribe()
     }

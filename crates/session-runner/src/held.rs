@@ -33,10 +33,10 @@ impl<H> HeldRuns<H> {
         Self { capacity, held: HashMap::new() }
     }
 
-    /// How many more runs may be taken.
+    /// How many more runs may be taken, when so many of those that are held take nobody's place.
     #[must_use]
-    pub(crate) fn free(&self) -> usize {
-        self.capacity.saturating_sub(self.held.len())
+    pub(crate) fn free(&self, waiting: usize) -> usize {
+        self.capacity.saturating_add(waiting).saturating_sub(self.held.len())
     }
 
     /// Holds a run from now on. Adopted runs may exceed the capacity: they were there before.
@@ -85,9 +85,10 @@ mod tests {
         let mut held = HeldRuns::new(1);
         let fence = Fence { run: env.run_id(), epoch: Epoch(1) };
         held.hold(fence, env.session_id(), ());
-        assert_eq!((held.free(), held.fences().len()), (0, 1));
+        assert_eq!((held.free(0), held.fences().len()), (0, 1));
         held.hold(Fence { run: env.run_id(), epoch: Epoch(1) }, env.session_id(), ());
-        assert_eq!(held.free(), 0, "adopted runs may exceed the capacity");
+        assert_eq!(held.free(0), 0, "adopted runs may exceed the capacity");
+        assert_eq!(held.free(3), 2, "two are held, three wait, one may execute");
         assert!(held.release(fence).is_some());
         assert!(held.release(fence).is_none());
     }

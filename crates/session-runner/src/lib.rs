@@ -14,6 +14,7 @@ mod progress;
 mod recover;
 mod room;
 mod runner;
+mod slots;
 pub mod workspace;
 
 pub use progress::Progress;

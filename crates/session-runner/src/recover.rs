@@ -60,7 +60,7 @@ pub async fn recover(
             (Decision::Adopt, KeeperState::Alive(keeper)) => {
                 result.adopted.push(Adopted { claimed: ClaimedRun { session: left.session, run }, keeper });
             }
-            (Decision::Requeue, _) => coordinator.give_back(run.id, profile.id).await?,
+            (Decision::Requeue, _) => coordinator.give_back(run.fence()).await?,
             (Decision::End(ending), KeeperState::Ended(outcome)) => {
                 // What could not even be started says so itself.
                 let ending = match &outcome {

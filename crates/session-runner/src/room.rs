@@ -12,7 +12,7 @@ use session_core::run::StopMode;
 use session_core::{ManagedSession, SessionId, TerminationReason};
 use session_manager::InFlight;
 use thiserror::Error;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::executors::Order;
@@ -55,9 +55,14 @@ impl Room {
         Occupied { room: self, gone }
     }
 
-    /// The conversation that the session was resumed with, once.
-    pub(crate) fn take_history(&self) -> Option<History> {
-        lock(&self.history).take()
+    /// The conversation that the session was resumed with, until it was left for a program.
+    pub(crate) fn history(&self) -> Option<History> {
+        lock(&self.history).clone()
+    }
+
+    /// The conversation is where programs find it.
+    pub(crate) fn history_left(&self) {
+        *lock(&self.history) = None;
     }
 }
 
@@ -70,8 +75,12 @@ pub(crate) struct Occupied<'r> {
 
 impl Drop for Occupied<'_> {
     fn drop(&mut self) {
-        *lock(&self.room.occupant) = None;
         self.gone.cancel();
+        let mut occupant = lock(&self.room.occupant);
+        // A successor may have moved in: then the room is its own.
+        if occupant.as_ref().is_some_and(|occupant| occupant.gone.is_cancelled()) {
+            *occupant = None;
+        }
     }
 }
 
@@ -127,12 +136,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub trait Door: Send + Sync + fmt::Debug + 'static {
     /// The session, with an engine and in use until the guard is dropped.
     async fn enter(&self, session: SessionId) -> Result<InFlight<Rooms>, Refusal>;
+
+    /// Becomes ready with each change that may have made room for one more session.
+    fn changes(&self) -> watch::Receiver<u64>;
 }
 
 /// Why an execution did not get into its session.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Refusal {
-    /// There is no room. Its run goes back to the queue.
+    /// There is no room. Its run waits for some.
     #[error("{message}")]
     Full {
         /// What is full.
@@ -165,6 +177,24 @@ mod tests {
     #[tokio::test]
     async fn an_empty_room_is_let_go_of_at_once() {
         room().shutdown(Release::Terminated(TerminationReason::Killed)).await;
+    }
+
+    #[tokio::test]
+    async fn whoever_leaves_late_does_not_empty_the_room() {
+        let room = room();
+        let (sender, mut orders) = mpsc::channel(1);
+        let first = room.occupy(sender.clone());
+        let second = room.occupy(sender);
+        drop(first);
+        let shutdown = room.shutdown(Release::Terminated(TerminationReason::Killed));
+        tokio::pin!(shutdown);
+        tokio::select! {
+            biased;
+            () = &mut shutdown => panic!("somebody is still in the room"),
+            order = orders.recv() => assert_eq!(order, Some(Order::Stop(StopMode::Kill))),
+        }
+        drop(second);
+        shutdown.await;
     }
 
     #[tokio::test]

@@ -18,12 +18,13 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::executors::Order;
-use crate::executors::command::{Execution, Left, Start};
+use crate::executors::command::{Execution, Start};
 use crate::held::HeldRuns;
 use crate::process::KeeperProgram;
 use crate::progress::Progress;
 use crate::recover::Recovery;
 use crate::room::Door;
+use crate::slots::Slots;
 use crate::workspace::log::LogRotation;
 use crate::workspace::{Git, Layout};
 
@@ -72,7 +73,8 @@ pub struct Runner {
     progress: Progress,
     door: Arc<dyn Door>,
     held: HeldRuns<mpsc::Sender<Order>>,
-    executions: JoinSet<Left>,
+    slots: Slots,
+    executions: JoinSet<()>,
     /// Which claim each task executes.
     tasks: HashMap<task::Id, Fence>,
     retry_at: Option<Instant>,
@@ -91,7 +93,7 @@ impl Runner {
         options: RunnerOptions,
         door: Arc<dyn Door>,
     ) -> Self {
-        let held = HeldRuns::new(options.runs_at_once);
+        let (held, slots) = (HeldRuns::new(options.runs_at_once), Slots::new(options.runs_at_once));
         Self {
             coordinator,
             layout,
@@ -100,6 +102,7 @@ impl Runner {
             progress: Progress::default(),
             door,
             held,
+            slots,
             executions: JoinSet::new(),
             tasks: HashMap::new(),
             retry_at: None,
@@ -130,6 +133,7 @@ impl Runner {
         for adopted in recovery.adopted {
             self.begin(adopted.claimed, Start::Adopted(Box::new(adopted.keeper)));
         }
+        let mut waiting = self.slots.changes();
         let mut leaving = false;
         loop {
             if !leaving {
@@ -144,6 +148,7 @@ impl Runner {
                 }
                 Some(ended) = self.executions.join_next_with_id(), if !self.executions.is_empty() => self.ended(ended),
                 () = queue.woken(), if !leaving => {}
+                Ok(()) = waiting.changed(), if !leaving => waiting.mark_unchanged(),
                 () = orders.woken() => self.pass_orders().await,
                 Some(order) = self.direct.1.recv() => self.pass_direct(order),
                 () = at(self.retry_at), if !leaving => self.retry_at = None,
@@ -158,7 +163,7 @@ impl Runner {
 
     /// Takes runs for as long as there is room and there are any.
     async fn claim(&mut self) {
-        while self.held.free() > 0 && self.retry_at.is_none() {
+        while self.held.free(self.slots.given_up()) > 0 && self.retry_at.is_none() {
             match self.coordinator.claim(&self.profile).await {
                 Ok(Some(claimed)) => {
                     self.queue_failed = false;
@@ -189,6 +194,7 @@ impl Runner {
             options: Arc::clone(&self.options),
             progress: self.progress.clone(),
             door: Arc::clone(&self.door),
+            slots: self.slots.clone(),
             orders,
             ordering: sender,
             fence,
@@ -199,14 +205,9 @@ impl Runner {
         self.tasks.insert(task.id(), fence);
     }
 
-    fn ended(&mut self, ended: Result<(task::Id, Left), task::JoinError>) {
+    fn ended(&mut self, ended: Result<(task::Id, ()), task::JoinError>) {
         let id = match ended {
-            Ok((id, Left::Nothing)) => id,
-            Ok((id, Left::NoRoom(wait))) => {
-                // The same run would be claimed again at once.
-                self.retry_at = Some(Instant::now() + wait);
-                id
-            }
+            Ok((id, ())) => id,
             Err(error) => {
                 // The keeper ends with its lifeline, and the claim, no longer renewed, runs out.
                 tracing::error!(%error, "an execution failed");

@@ -17,7 +17,7 @@ pub async fn execute(context: &Context, command: BudgetCommand) -> Outcome<()> {
     let (session, change) = match command {
         BudgetCommand::Show(args) => return show(context, &args.session).await,
         BudgetCommand::TopUp { session, by } => {
-            if by.is_empty() {
+            if [by.tokens, by.tool_calls, by.turns, by.cost].into_iter().flatten().all(|amount| amount == 0) {
                 return Err(nothing_given("budget top-up SESSION --tokens 50000"));
             }
             (session, BudgetChangeWire::Add(wire(by)))

@@ -1,5 +1,6 @@
 //! `roomette resume --explain`: where a session can be resumed, what will be restored and what will not.
 
+use jiff::Timestamp;
 use serde::Serialize;
 use session_core::approvals::Grant;
 use session_core::context::Restored;
@@ -10,6 +11,9 @@ use crate::context::Context;
 use crate::failure::Outcome;
 use crate::host::runner_id;
 use crate::{output, resume, select, view};
+
+/// How many repairs are listed for people.
+const REPAIRS_SHOWN: usize = 5;
 
 /// What a resume would find.
 #[derive(Debug, Serialize)]
@@ -84,7 +88,8 @@ fn explain(
         .map(|needed| RunnerPart { needed: needed.to_string(), here: here == Some(needed) });
     let directory = directory(context, session);
     let argv = if argv.is_empty() { last.map(|run| run.spec.argv.clone()) } else { Some(argv.to_vec()) };
-    let obstacles = obstacles(session, last, runner.as_ref(), &directory, argv.as_ref());
+    let now = context.env.now();
+    let obstacles = obstacles(session, last, &directory, argv.as_ref(), now);
     let restored = Restored::from_log(log);
     let is_directory = |grant: &&Grant| matches!(grant, Grant::Directory { .. });
     let directories = restored.grants.iter().filter(is_directory).count();
@@ -125,9 +130,9 @@ fn directory(context: &Context, session: &ManagedSession) -> DirectoryPart {
 fn obstacles(
     session: &ManagedSession,
     last: Option<&Run>,
-    runner: Option<&RunnerPart>,
     directory: &DirectoryPart,
     argv: Option<&Vec<String>>,
+    now: Timestamp,
 ) -> Vec<String> {
     let mut obstacles = Vec::new();
     if let SessionState::Terminated { reason, .. } = session.state {
@@ -135,11 +140,15 @@ fn obstacles(
             "it is terminated ({reason}) and never comes back; `roomette fork` makes a new session of its log"
         ));
     }
+    if let SessionState::Suspended { expires_at, .. } = session.state
+        && expires_at <= now
+    {
+        obstacles.push(format!(
+            "its time was over at {expires_at}, which the next host records; `roomette fork` makes a new session of its log"
+        ));
+    }
     if let Some(phase) = last.map(|run| run.state.phase()).filter(|phase| !phase.is_ended()) {
         obstacles.push(format!("it has a run that is {phase}; wait for it or stop it"));
-    }
-    if let Some(runner) = runner.filter(|runner| !runner.here) {
-        obstacles.push(format!("its workspace lies with runner {}, which is not this one", runner.needed));
     }
     if session.workspace.kind == WorkspaceKind::InPlace && !directory.there {
         obstacles.push(format!("its directory {} is gone", directory.path));
@@ -147,8 +156,8 @@ fn obstacles(
     if argv.is_none() {
         obstacles.push("it never ran; say what to run: `roomette resume SESSION -- PROGRAM…`".into());
     }
-    if let Some(resource) = view::spent(session) {
-        obstacles.push(format!("its budget of {resource} is spent; `roomette budget top-up` gives it more"));
+    if session.budget.turns_max.is_some_and(|max| session.usage.turns >= max) {
+        obstacles.push("its turns are all used; `roomette budget top-up` gives it more".into());
     }
     obstacles
 }
@@ -180,7 +189,15 @@ fn text_of(explanation: &Explanation) -> String {
     if let Some(runner) = &explanation.runner {
         add(
             "runner",
-            format!("{}, {}", runner.needed, if runner.here { "which is this one" } else { "elsewhere" }),
+            format!(
+                "{}, {}",
+                runner.needed,
+                if runner.here {
+                    "which is this one"
+                } else {
+                    "another one: it runs there, as soon as that host is up"
+                }
+            ),
         );
     }
     let DirectoryPart { kind, path, there, project } = &explanation.directory;
@@ -197,8 +214,11 @@ fn text_of(explanation: &Explanation) -> String {
     }
     let RestoredPart { messages, repairs, answers, directories, budget } = &explanation.restored;
     add("restored", format!("the conversation: {messages} messages"));
-    for repair in repairs {
+    for repair in repairs.iter().take(REPAIRS_SHOWN) {
         add("  repaired", repair.clone());
+    }
+    if repairs.len() > REPAIRS_SHOWN {
+        add("  repaired", format!("{} more, which --json lists", repairs.len() - REPAIRS_SHOWN));
     }
     add("restored", format!("what was granted to it: {answers} answers, {directories} directories"));
     add("restored", format!("its budget: {}", budget.in_one_line()));

@@ -1,6 +1,7 @@
 //! `roomette fork`: a new session from any point of another one's log.
 
-use session_core::SessionRef;
+use session_core::ports::SessionStore as _;
+use session_core::{SessionRef, WorkspaceKind};
 
 use crate::args::ForkArgs;
 use crate::context::Context;
@@ -15,6 +16,7 @@ pub async fn execute(context: &Context, args: ForkArgs) -> Outcome<()> {
     args.label.as_deref().map(select::label).transpose()?;
     let Some(store) = context.read_store().await? else { return Err(select::unknown(&args.session)) };
     let source = select::one(&store, &args.session).await?;
+    let kind = store.session(source).await?.map(|session| session.workspace.kind);
     store.close().await;
     let mut link = Link::attach(context, "fork").await?;
     let reply = link.ask(Request::Fork { source, upto: args.at, label: args.label }).await;
@@ -25,8 +27,13 @@ pub async fn execute(context: &Context, args: ForkArgs) -> Outcome<()> {
     } else {
         output::line(&session.to_string())?;
     }
-    output::say(
-        "the new session has the log and an empty workspace; `roomette resume ID -- PROGRAM…` goes on in it",
-    );
+    let workspace = match kind {
+        Some(WorkspaceKind::InPlace) => "works in the same project directory",
+        Some(WorkspaceKind::Worktree) => "will have a worktree of its own",
+        Some(WorkspaceKind::Scratch) | None => "has an empty workspace",
+    };
+    output::say(&format!(
+        "the new session has the log and a fresh budget, and {workspace}; `roomette resume ID -- PROGRAM…` goes on in it"
+    ));
     Ok(())
 }

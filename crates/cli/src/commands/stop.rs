@@ -30,10 +30,21 @@ pub async fn stop(context: &Context, args: StopArgs) -> Outcome<()> {
 
 /// Ends sessions at once and for good.
 pub async fn kill(context: &Context, args: KillArgs) -> Outcome<()> {
+    let mut unknown = None;
     let (request, named) = if args.all || args.principal.is_some() {
         (Request::KillAll { principal: args.principal }, None)
     } else {
-        let sessions = select::several(context, &args.sessions).await?;
+        // What was named rightly is ended, whatever else was named.
+        let mut sessions = Vec::new();
+        for text in &args.sessions {
+            match select::several(context, std::slice::from_ref(text)).await {
+                Ok(found) => sessions.extend(found),
+                Err(failure) => unknown = Some(failure),
+            }
+        }
+        if let (true, Some(failure)) = (sessions.is_empty(), &unknown) {
+            return Err(failure.clone());
+        }
         (Request::Kill { sessions: sessions.clone() }, Some(sessions))
     };
     let mut link = Link::attach(context, "kill").await?;
@@ -46,7 +57,8 @@ pub async fn kill(context: &Context, args: KillArgs) -> Outcome<()> {
     }
     let sessions = named.unwrap_or(killed);
     settled(context, &sessions).await?;
-    told(context, &sessions, "killed")
+    told(context, &sessions, "killed")?;
+    unknown.map_or(Ok(()), Err)
 }
 
 /// Lets go of what is alive behind sessions; they keep everything.

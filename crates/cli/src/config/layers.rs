@@ -199,7 +199,9 @@ fn set(table: &mut Table, key: &str, text: &str) {
             let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
             Some(Value::Array(words.map(|word| Value::String(word.into())).collect()))
         }
-        Some(Value::String(_) | Value::Float(_) | Value::Datetime(_) | Value::Table(_)) | None => None,
+        // A number where there is no default: no setting that may be left out is a text of digits only.
+        None => text.parse().map(Value::Integer).ok(),
+        Some(Value::String(_) | Value::Float(_) | Value::Datetime(_) | Value::Table(_)) => None,
     };
     // What cannot be parsed stays text, and is refused with the name of its layer when the types are checked.
     section.insert(name.into(), value.unwrap_or_else(|| Value::String(text.into())));

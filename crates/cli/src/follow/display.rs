@@ -96,9 +96,13 @@ impl Display {
         match self {
             Self::Silent => {}
             Self::Plain { states } => {
-                let told = states.insert(index, update.state.clone());
-                if told.as_ref() == Some(&update.state) {
+                let waits = update.waits().map(|why| output::harmless(why, 200));
+                let stage = waits.as_ref().map_or_else(|| update.state.clone(), |_| "waiting".into());
+                if states.insert(index, stage.clone()) == Some(stage) {
                     return;
+                }
+                if let Some(why) = waits {
+                    return output::say(&format!("{}  {why}", watched.name()));
                 }
                 if update.ended() {
                     output::say(&ended_line(&watched.name(), update, now));

@@ -76,7 +76,8 @@ impl Following<'_> {
             return Ok(false);
         };
         let line = self.sources.progress.last_line(run);
-        let line = line.or_else(|| self.open.get(&run).and_then(|told| told.last_line.clone()));
+        let told = || self.open.get(&run).filter(|told| told.waits().is_none());
+        let line = line.or_else(|| told().and_then(|told| told.last_line.clone()));
         let update = view::update(&found, line);
         let ended = update.ended();
         if self.open.get(&run) != Some(&update) {

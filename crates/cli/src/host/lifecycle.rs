@@ -1,31 +1,42 @@
 //! What a host does to the lives of sessions: those that live in this process through their manager, all others through
 //! their records.
 
+use std::time::Duration;
+
+use futures_util::stream::{self, StreamExt as _};
+use jiff::SignedDuration;
 use session_core::budget::{Budget, BudgetChange, Usage};
 use session_core::error::StoreError;
 use session_core::event::Seq;
 use session_core::names::{Label, Principal};
-use session_core::ports::{Ledger as _, Page, SessionFilter, SessionStore as _, Sweep};
+use session_core::ports::{Ledger as _, Page, RunStore as _, SessionFilter, SessionStore as _, Sweep};
 use session_core::run::StopMode;
 use session_core::session::NewSession;
 use session_core::state::{TerminationReason, Trigger};
-use session_core::{ManagedSession, SessionId};
+use session_core::{ManagedSession, SessionId, SessionState};
 use session_manager::{ChangeError, StateError};
+use tokio::time::{Instant, timeout_at};
 
 use super::operations::{Operations, bad_name};
 use super::protocol::{BudgetChangeWire, BudgetWire, Reply};
 use crate::failure::{Failure, Kind, Outcome};
 
+/// How many sessions are ended or suspended at once.
+const AT_ONCE: usize = 32;
+/// How long a session whose run has just ended may take until it can be suspended.
+const SETTLE_BOUND: Duration = Duration::from_secs(5);
 /// How many records are swept in one transaction.
 const SWEEP_BATCH: u32 = 100;
 
 impl Operations {
     /// Ends them for good: every one, whatever becomes of the others; one that is over already is done.
     pub(super) async fn kill(&self, sessions: &[SessionId]) -> Outcome<Reply> {
-        let mut killed = Vec::with_capacity(sessions.len());
+        let kills: Vec<_> = sessions.iter().map(|&session| self.kill_one(session)).collect();
+        let kills: Vec<_> = stream::iter(kills).buffer_unordered(AT_ONCE).collect().await;
         let mut failed = None;
-        for &session in sessions {
-            match self.kill_one(session).await {
+        let mut killed = Vec::with_capacity(sessions.len());
+        for (session, done) in kills {
+            match done {
                 Ok(()) => killed.push(session),
                 Err(failure) => failed = Some(failure),
             }
@@ -33,37 +44,46 @@ impl Operations {
         failed.map_or(Ok(Reply::Killed(killed)), Err)
     }
 
-    async fn kill_one(&self, session: SessionId) -> Outcome<()> {
+    async fn kill_one(&self, session: SessionId) -> (SessionId, Outcome<()>) {
+        (session, self.kill_for_good(session).await)
+    }
+
+    async fn kill_for_good(&self, session: SessionId) -> Outcome<()> {
         match self.manager().terminate(session, TerminationReason::Killed).await {
-            Ok(()) => return Ok(()),
-            // It is over here; that this was not recorded is said below, where it is tried once more.
-            Err(StateError::Record { .. } | StateError::Unknown(_)) => {}
+            Ok(()) | Err(StateError::Record { .. } | StateError::Unknown(_)) => {}
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
                 tracing::warn!(%session, error, "a session did not end in order");
             }
         }
+        // Its record has the last word, whatever this process thought of it.
         match self.coordinator().kill(session).await {
             Ok(_) | Err(StoreError::Transition(_)) => Ok(()),
-            Err(error) => Err(self.past_the_store(&[session], StopMode::Kill, error)),
+            Err(error) => {
+                let failure = self.past_the_store(&[session], StopMode::Kill, error);
+                Err(failure.hint("what runs in it is ended; kill it again when the store can be written"))
+            }
         }
     }
 
-    /// The kill switch: every session of an owner, or of all.
+    /// The kill switch: every session of an owner, or of all, whatever becomes of the others.
     pub(super) async fn kill_all(&self, principal: Option<&str>) -> Outcome<Reply> {
         let principal = principal.map(Principal::new).transpose().map_err(bad_name)?;
+        // What lives here goes first, all at once, also if the records are out of reach.
+        let here = self.manager().terminate_all(principal.as_ref(), TerminationReason::Killed).await;
         let filter = SessionFilter { principal, live: true, ..SessionFilter::default() };
-        let mut killed = Vec::new();
-        let mut page = Page::first(Page::MAX);
+        let (mut killed, mut failed, mut page) = (here.sessions, None, Page::first(Page::MAX));
         loop {
             let listing = self.store().list(&filter, &page).await?;
             let sessions: Vec<_> = listing.items.iter().map(|item| item.session.id).collect();
-            if let Reply::Killed(done) = self.kill(&sessions).await? {
-                killed.extend(done);
+            match self.kill(&sessions).await {
+                Ok(Reply::Killed(done)) => killed.extend(done),
+                Ok(_) => {}
+                Err(failure) => failed = Some(failure),
             }
             match listing.next {
                 Some(cursor) => page = page.after(cursor),
-                None => return Ok(Reply::Killed(killed)),
+                None => return failed.map_or(Ok(Reply::Killed(killed)), Err),
             }
         }
     }
@@ -71,18 +91,40 @@ impl Operations {
     /// Lets go of what is alive behind them.
     pub(super) async fn suspend(&self, sessions: &[SessionId]) -> Outcome<Reply> {
         for &session in sessions {
-            match self.manager().suspend(session).await {
-                Ok(()) => {}
-                Err(StateError::Unknown(_)) => self.suspend_record(session).await?,
-                Err(error) => return Err(state_failure(&error)),
-            }
+            self.suspend_one(session).await?;
         }
         Ok(Reply::Done)
     }
 
+    async fn suspend_one(&self, session: SessionId) -> Outcome<()> {
+        let mut changes = self.manager().subscribe();
+        let until = Instant::now() + SETTLE_BOUND;
+        loop {
+            changes.mark_unchanged();
+            match self.manager().suspend(session).await {
+                Ok(()) => return Ok(()),
+                Err(StateError::Unknown(_)) => return self.suspend_record(session).await,
+                Err(error @ StateError::InUse(_)) => {
+                    // A run whose end is recorded lets go of its session in a moment.
+                    let last = self.store().runs(session, 1).await?.pop();
+                    let runs = last.is_some_and(|run| !run.state.phase().is_ended());
+                    if runs || timeout_at(until, changes.changed()).await.is_err() {
+                        return Err(state_failure(&error));
+                    }
+                }
+                Err(error) => return Err(state_failure(&error)),
+            }
+        }
+    }
+
     /// Nothing of it is alive here: its record says all.
     async fn suspend_record(&self, session: SessionId) -> Outcome<()> {
-        let ttl = self.limits().suspended_ttl.unwrap_or(jiff::SignedDuration::MAX);
+        let record = self.store().session(session).await?.ok_or(StoreError::UnknownSession(session))?;
+        if record.workspace.runner.is_some_and(|runner| runner != self.profile().id) {
+            let message = format!("session {session} lives with another host on this store");
+            return Err(Failure::new(Kind::Conflict, message).hint("suspend it there"));
+        }
+        let ttl = self.limits().suspended_ttl.unwrap_or(SignedDuration::MAX);
         match self.store().transition(session, Trigger::Suspend { ttl }, self.now()).await {
             Ok(_) => Ok(()),
             Err(StoreError::Transition(error)) if error.from == "suspended" => Ok(()),
@@ -104,7 +146,8 @@ impl Operations {
         let new = NewSession {
             id: self.session_id(),
             principal: like.principal,
-            label: label.or(like.label),
+            // A label that two sessions bear finds neither.
+            label,
             agent: like.agent,
             kind: like.workspace.kind,
             project: like.workspace.project,
@@ -114,6 +157,8 @@ impl Operations {
             key: None,
         };
         let forked = self.store().fork(source, upto.map(Seq), new, self.now()).await?;
+        // Nothing is alive behind it until somebody works in it.
+        self.suspend_record(forked.id).await?;
         Ok(Reply::Forked(forked.id))
     }
 
@@ -141,15 +186,43 @@ impl Operations {
 
     /// Moves those along whose time has come and that do not live here: the manager sees to its own.
     pub(super) async fn sweep_records(&self) -> Outcome<()> {
+        self.sweep(self.limits().idle_timeout).await
+    }
+
+    /// When a host begins, nothing is alive behind any session yet: those that are recorded as active or idle are suspended,
+    /// except where a run waits.
+    pub(super) async fn suspend_what_was_left(&self) -> Outcome<()> {
+        self.sweep(Some(SignedDuration::ZERO)).await
+    }
+
+    async fn sweep(&self, idle_timeout: Option<SignedDuration>) -> Outcome<()> {
         let sweep = Sweep {
             runner: self.profile().id,
-            idle_timeout: self.limits().idle_timeout,
+            idle_timeout,
             suspended_ttl: self.limits().suspended_ttl,
             except: self.manager().list().into_iter().map(|view| view.session).collect(),
             limit: SWEEP_BATCH,
         };
-        while self.store().sweep(&sweep, self.now()).await?.len() == SWEEP_BATCH as usize {}
+        while self.store().sweep(&sweep, self.steady_now()).await?.len() == SWEEP_BATCH as usize {}
         Ok(())
+    }
+
+    async fn rest(&self, session: SessionId) -> (SessionId, Result<(), StateError>) {
+        (session, self.manager().suspend(session).await)
+    }
+
+    /// When the host leaves, nothing stays alive: its sessions are suspended, except those whose runs go on without it.
+    pub(super) async fn suspend_all(&self) {
+        let active = |state: SessionState| matches!(state, SessionState::Active | SessionState::Idle { .. });
+        let sessions = self.manager().list().into_iter().filter(|view| active(view.state));
+        let suspensions: Vec<_> = sessions.map(|view| self.rest(view.session)).collect();
+        let done: Vec<_> = stream::iter(suspensions).buffer_unordered(AT_ONCE).collect().await;
+        for (session, suspended) in done {
+            if let Err(error) = suspended {
+                // The next host does it.
+                tracing::debug!(%session, %error, "a session was not suspended when its host left");
+            }
+        }
     }
 }
 

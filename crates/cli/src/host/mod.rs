@@ -13,3 +13,4 @@ pub mod protocol;
 pub mod runner_id;
 pub mod server;
 mod socket;
+mod submit;

@@ -4,31 +4,25 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use camino::Utf8Path;
 use jiff::{SignedDuration, Timestamp};
-use session_core::affinity::{Place, RunnerProfile};
-use session_core::budget::{Account, Budget, Usage};
+use session_core::SessionId;
+use session_core::affinity::RunnerProfile;
+use session_core::env::whole_milliseconds;
 use session_core::error::StoreError;
-use session_core::event::{Payload, PayloadError};
-use session_core::names::{AgentKey, ExecutorType, ExternalKey, Hostname, Label, NameError, Principal};
-use session_core::ports::{Ledger as _, RunStore as _, SessionStore as _};
-use session_core::run::{RunSpec, StopMode};
+use session_core::names::{ExecutorType, Hostname, Label, NameError, Principal};
+use session_core::ports::{Ledger as _, SessionStore as _};
+use session_core::run::StopMode;
 use session_core::state::TerminationReason;
-use session_core::{ManagedSession, SessionId};
 use session_manager::options::{EvictionStrategy, Limits};
 use session_manager::recovery::OnHostLoss;
-use session_manager::{
-    Coordinator, DispatchOptions, Draft, ManagerOptions, Parting, SessionManager, Submission, Task,
-    TaskSession,
-};
-use session_runner::workspace::environment::check_variable;
+use session_manager::{Coordinator, DispatchOptions, ManagerOptions, Parting, SessionManager};
 use session_runner::workspace::{Layout, finish_removals};
 use session_runner::{DirectOrder, Recovery, Rooms, recover};
 use session_store::SqlStore;
 use tokio::sync::mpsc;
 
 use super::cleanup::Cleaner;
-use super::protocol::{Enqueued, NewSessionWire, Recovered, Reply, Request, SessionWire, Submit, TaskWire};
+use super::protocol::{Recovered, Reply, Request};
 use super::runner_id;
 use crate::config::{Config, Eviction, HostLoss};
 use crate::context::Context;
@@ -50,6 +44,8 @@ pub struct Operations {
     limits: Limits,
     profile: RunnerProfile,
     store_name: String,
+    /// When this host began, by the clock that people set and by the one that nobody sets.
+    began: (Timestamp, Duration),
     direct: Option<mpsc::Sender<DirectOrder>>,
     recovered: Vec<Recovered>,
 }
@@ -81,6 +77,7 @@ impl Operations {
             limits,
             profile,
             store_name,
+            began: (context.env.now(), context.env.elapsed()),
             direct: None,
             recovered: Vec::new(),
         })
@@ -98,12 +95,12 @@ impl Operations {
         let grace = self.context.config.run.grace.unsigned_abs();
         let recovery = recover(&self.coordinator, &layout, &self.profile, policy, grace).await?;
         let reaped = self.coordinator.reap().await?;
-        for run in recovery.ended.iter().chain(&reaped) {
+        for run in &recovery.ended {
             // What its turn had set aside, nobody settles any more.
             self.store.forfeit(run.session, self.now()).await?;
         }
         self.go_on_counting().await?;
-        self.sweep_records().await?;
+        self.suspend_what_was_left().await?;
         let ended = recovery.ended.iter().chain(&reaped);
         self.recovered = ended.map(recovered).collect();
         self.recovered.extend(recovery.adopted.iter().map(|adopted| recovered(&adopted.claimed.run)));
@@ -179,7 +176,10 @@ impl Operations {
             }
             Request::Import { lines } => {
                 let principal = self.context.principal()?;
-                transfer::import(&self.store, &lines, principal, &self.context.env).await.map(Reply::Imported)
+                let session = transfer::import(&self.store, &lines, principal, &self.context.env).await?;
+                // Nothing is alive behind it until somebody works in it.
+                self.suspend(&[session]).await?;
+                Ok(Reply::Imported(session))
             }
             Request::Recovered => Ok(Reply::Recovered(self.recovered.clone())),
         }
@@ -208,56 +208,6 @@ impl Operations {
         match self.coordinator.stop(sessions, mode).await {
             Ok(runs) => Ok(Reply::Stopped { runs: runs.len() }),
             Err(error) => Err(self.past_the_store(sessions, mode, error)),
-        }
-    }
-
-    async fn submit(&self, submit: Submit) -> Outcome<Reply> {
-        let mut place = Place::Runner(self.profile.id);
-        let mut tasks = Vec::with_capacity(submit.tasks.len());
-        for (index, wire) in submit.tasks.into_iter().enumerate() {
-            let field =
-                wire.name.clone().map_or_else(|| format!("tasks[{index}]"), |name| format!("task {name:?}"));
-            let (task, session) = self
-                .task(wire)
-                .await
-                .map_err(|failure| Failure { message: format!("{field}: {}", failure.message), ..failure })?;
-            // A further run goes where the session's workspace lies.
-            if let Some(runner) = session.and_then(|session| session.workspace.runner) {
-                place = Place::Runner(runner);
-            }
-            tasks.push(task);
-        }
-        let principal = Principal::new(&submit.principal).map_err(bad_name)?;
-        let submission = Submission { principal, place, at_once: submit.at_once, tasks };
-        let runs = self.coordinator.submit(submission).await?;
-        Ok(Reply::Submitted(runs.iter().map(|run| Enqueued { session: run.session, run: run.id }).collect()))
-    }
-
-    async fn task(&self, wire: TaskWire) -> Outcome<(Task, Option<ManagedSession>)> {
-        let TaskWire { name, after, session, argv, base_env, env, timeout, priority } = wire;
-        for (name, value) in &env {
-            check_variable(name, value).map_err(|error| Failure::of(Kind::Usage, &error))?;
-        }
-        let task = |session, argv, env, timeout| Task { name, after, session, argv, env, timeout, priority };
-        match session {
-            SessionWire::New(new) => {
-                let session = TaskSession::New(self.new_session(&new)?);
-                Ok((task(session, argv, overlay(base_env, env), timeout), None))
-            }
-            SessionWire::Keyed { key, new } => {
-                let key = ExternalKey::new(&key).map_err(bad_name)?;
-                let session = TaskSession::Keyed(key, self.new_session(&new)?);
-                Ok((task(session, argv, overlay(base_env, env), timeout), None))
-            }
-            SessionWire::Existing(id) => {
-                let Some(session) = self.store.session(id).await? else {
-                    return Err(StoreError::UnknownSession(id).into());
-                };
-                can_pay_for_a_turn(&session)?;
-                let last = self.store.runs(id, 1).await?.pop().map(|run| run.spec);
-                let spec = again(last, argv, base_env, env, timeout)?;
-                Ok((task(TaskSession::Existing(id), spec.argv, spec.env, spec.timeout), Some(session)))
-            }
         }
     }
 
@@ -308,6 +258,24 @@ impl Operations {
         self.context.env.now()
     }
 
+    /// The time that it is if nobody has set the clock since this host began.
+    pub(super) fn steady_now(&self) -> Timestamp {
+        let (began, elapsed) = self.began;
+        let passed = self.context.env.elapsed().saturating_sub(elapsed);
+        let passed = SignedDuration::try_from(passed).unwrap_or(SignedDuration::MAX);
+        whole_milliseconds(began.saturating_add(passed).unwrap_or(Timestamp::MAX))
+    }
+
+    /// The settings.
+    pub(super) fn config(&self) -> &Config {
+        &self.context.config
+    }
+
+    /// Whose sessions this host makes unless somebody says otherwise.
+    pub(super) fn principal(&self) -> Outcome<Principal> {
+        self.context.principal()
+    }
+
     pub(super) fn session_id(&self) -> SessionId {
         self.context.env.session_id()
     }
@@ -334,6 +302,7 @@ impl Operations {
 
     /// Lets go of every session that lives here, as it is recorded, and closes the store.
     pub async fn close(self) {
+        self.suspend_all().await;
         let report = self.manager().shutdown(Parting::Leave, PARTING_BOUND).await;
         for session in report.given_up {
             tracing::warn!(%session, "what is alive behind a session did not go in time");
@@ -342,70 +311,6 @@ impl Operations {
         drop((coordinator, resumer));
         store.close().await;
     }
-
-    fn new_session(&self, wire: &NewSessionWire) -> Outcome<Draft> {
-        let metadata = Payload::parse(&wire.metadata).map_err(|error| match error {
-            PayloadError::NotJson(_) => Failure::usage("metadata: is not a JSON object"),
-            PayloadError::TooLarge(_) => Failure::usage(format!("metadata: {error}")),
-        })?;
-        let limits = &self.context.config.limits;
-        Ok(Draft {
-            label: wire.label.as_deref().map(Label::new).transpose().map_err(bad_name)?,
-            agent: wire.agent.as_deref().map(AgentKey::new).transpose().map_err(bad_name)?,
-            kind: wire.workspace.parse().map_err(|error| Failure::of(Kind::Usage, &error))?,
-            project: wire.project.as_deref().map(|path| Utf8Path::new(path).into()),
-            metadata,
-            parent: wire.parent,
-            budget: Budget {
-                tokens_max: wire.budget.tokens.unwrap_or(limits.tokens),
-                tool_calls_max: wire.budget.tool_calls.unwrap_or(limits.tool_calls),
-                turns_max: wire.budget.turns.or(limits.turns),
-                cost_micros_max: wire.budget.cost_micros.or(limits.cost_micros),
-            },
-        })
-    }
-}
-
-/// The next run of a session: what is not given is as in the last one.
-fn again(
-    last: Option<RunSpec>,
-    argv: Vec<String>,
-    base_env: Vec<(String, String)>,
-    env: Vec<(String, String)>,
-    timeout: Option<SignedDuration>,
-) -> Outcome<RunSpec> {
-    let (last_argv, last_env, last_timeout) = match last {
-        Some(spec) => (spec.argv, spec.env, spec.timeout),
-        None => (Vec::new(), base_env, None),
-    };
-    let argv = if argv.is_empty() { last_argv } else { argv };
-    if argv.is_empty() {
-        return Err(Failure::usage("the session never ran, so there is nothing to run again")
-            .hint("say what to run: `roomette resume SESSION -- PROGRAM…`"));
-    }
-    Ok(RunSpec { argv, env: overlay(last_env, env), timeout: timeout.or(last_timeout) })
-}
-
-/// `over` on top of `base`: a name that both have keeps its place and takes the later value.
-fn overlay(mut base: Vec<(String, String)>, over: Vec<(String, String)>) -> Vec<(String, String)> {
-    for (name, value) in over {
-        match base.iter_mut().find(|(found, _)| *found == name) {
-            Some((_, old)) => *old = value,
-            None => base.push((name, value)),
-        }
-    }
-    base
-}
-
-/// Refuses a further run before it is enqueued, where the session's turns are all used.
-fn can_pay_for_a_turn(session: &ManagedSession) -> Outcome<()> {
-    let account = Account { budget: session.budget, used: session.usage, reserved: Usage::NONE };
-    let mut account = account;
-    let turn = Usage { turns: 1, ..Usage::NONE };
-    account.reserve(turn).map_err(|exhausted| {
-        Failure::of(Kind::Budget, &exhausted)
-            .hint(format!("`roomette budget top-up {} --turns N` gives it more", session.id))
-    })
 }
 
 fn manager_options(config: &Config) -> ManagerOptions {
@@ -445,38 +350,4 @@ fn recovered(run: &session_core::Run) -> Recovered {
         |(_, ending)| if ending.message.is_empty() { "had completed".into() } else { ending.message.clone() },
     );
     Recovered { session: run.session, run: run.id, state: run.state.phase().code().into(), message }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn pairs(text: &[(&str, &str)]) -> Vec<(String, String)> {
-        text.iter().map(|&(name, value)| (name.into(), value.into())).collect()
-    }
-
-    #[test]
-    fn a_further_run_is_the_last_one_with_what_was_said_anew() {
-        let last = RunSpec {
-            argv: vec!["make".into()],
-            env: pairs(&[("PATH", "/bin"), ("A", "1")]),
-            timeout: Some(SignedDuration::from_secs(5)),
-        };
-        let same =
-            again(Some(last.clone()), Vec::new(), pairs(&[("PATH", "/other")]), Vec::new(), None).unwrap();
-        assert_eq!(same, last);
-        let changed = again(
-            Some(last),
-            vec!["ls".into()],
-            Vec::new(),
-            pairs(&[("A", "2"), ("B", "3")]),
-            Some(SignedDuration::from_secs(9)),
-        );
-        let changed = changed.unwrap();
-        assert_eq!(changed.argv, ["ls"]);
-        assert_eq!(changed.env, pairs(&[("PATH", "/bin"), ("A", "2"), ("B", "3")]));
-        assert_eq!(changed.timeout, Some(SignedDuration::from_secs(9)));
-        let never = again(None, Vec::new(), Vec::new(), Vec::new(), None).unwrap_err();
-        assert_eq!(never.kind, Kind::Usage);
-    }
 }

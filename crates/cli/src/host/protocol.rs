@@ -279,6 +279,11 @@ pub struct Update {
 }
 
 impl Update {
+    /// What the run waits for, before it begins or until its end is recorded. Said in the place of its last line.
+    pub fn waits(&self) -> Option<&str> {
+        self.last_line.as_deref().filter(|line| !self.ended() && line.starts_with("(waiting for "))
+    }
+
     /// Whether the run is over.
     pub fn ended(&self) -> bool {
         self.ended_at.is_some()

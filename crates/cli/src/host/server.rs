@@ -121,6 +121,8 @@ impl Host<'_> {
         let linger = self.context.config.host.linger.unsigned_abs();
         let mut leave_at = (self.stay == Stay::WhileNeeded).then(|| Instant::now() + linger);
         let mut accept_at = None;
+        // Dropped with this loop: what a sweep has not done, the next one does.
+        let mut sweeps = JoinSet::new();
         let mut sweep = interval_at(Instant::now() + SWEEP_EVERY, SWEEP_EVERY);
         sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -141,7 +143,8 @@ impl Host<'_> {
                 Ok(()) = busy.changed() => busy.mark_unchanged(),
                 _ = runner.join_next() => return Err(Failure::new(Kind::Error, "the runner ended")),
                 () = signals.next() => return Ok(()),
-                _ = sweep.tick() => self.sweep_records().await,
+                _ = sweep.tick(), if sweeps.is_empty() => drop(sweeps.spawn(sweep_records(Arc::clone(&self.operations)))),
+                Some(_) = sweeps.join_next(), if !sweeps.is_empty() => {}
                 () = until(leave_at) => {
                     if connections.is_empty() && self.progress.in_flight() == 0 && !self.has_work().await {
                         return Ok(());
@@ -153,15 +156,6 @@ impl Host<'_> {
                 (Stay::WhileNeeded, true) => Some(Instant::now() + linger),
                 (Stay::WhileNeeded, false) | (Stay::UntilTold, _) => None,
             };
-        }
-    }
-
-    async fn sweep_records(&self) {
-        if let Err(failure) = self.operations.sweep_records().await {
-            tracing::warn!(
-                failure = failure.in_one_line(),
-                "the records could not be swept; the next round does"
-            );
         }
     }
 
@@ -200,6 +194,15 @@ impl Host<'_> {
                 () = left => {}
             }
         }
+    }
+}
+
+async fn sweep_records(operations: Arc<Operations>) {
+    if let Err(failure) = operations.sweep_records().await {
+        tracing::warn!(
+            failure = failure.in_one_line(),
+            "the records could not be swept; the next round does"
+        );
     }
 }
 

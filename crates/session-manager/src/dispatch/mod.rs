@@ -129,7 +129,13 @@ impl Coordinator {
 
     /// Gives a claimed run that has not begun back to the queue: under a claim that has run out already, as if its
     /// runner had gone silent.
-    pub async fn give_back(&self, run: RunId, runner: RunnerId) -> StoreResult<()> {
+    pub async fn give_back(&self, fence: Fence) -> StoreResult<()> {
+        let run = fence.run;
+        let Some(runner) =
+            self.store.run(run).await?.and_then(|run| run.state.lease()).map(|lease| lease.runner)
+        else {
+            return Ok(());
+        };
         let run_out = SignedDuration::from_millis(-1);
         self.store.take_over(run, runner, run_out, self.env.now()).await?;
         self.reap().await.map(drop)

@@ -15,7 +15,6 @@ use session_manager::recovery::{self, OnHostLoss};
 use session_manager::{Coordinator, InFlight};
 use tokio::sync::mpsc;
 
-use super::entry::Refused;
 use super::{Order, outcome};
 use crate::process::protocol;
 use crate::process::{
@@ -25,6 +24,7 @@ use crate::process::{
 use crate::progress::Progress;
 use crate::room::{Door, Rooms};
 use crate::runner::RunnerOptions;
+use crate::slots::Slots;
 use crate::workspace::{
     HostEnvironment, Layout, RunPlace, SessionDir, Workspace, WorkspaceRequest, child_environment,
     conversation, prepare,
@@ -43,6 +43,7 @@ pub(crate) struct Execution {
     pub(crate) options: Arc<RunnerOptions>,
     pub(crate) progress: Progress,
     pub(crate) door: Arc<dyn Door>,
+    pub(crate) slots: Slots,
     pub(crate) orders: mpsc::Receiver<Order>,
     /// The other end of `orders`, for the session's engine.
     pub(crate) ordering: mpsc::Sender<Order>,
@@ -73,24 +74,14 @@ impl Came {
     }
 }
 
-/// What an execution leaves to its runner.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Left {
-    /// Nothing: the run is over, or somebody else's.
-    Nothing,
-    /// There was no room for its session; it is in the queue again, and to be taken after this long.
-    NoRoom(Duration),
-}
-
 impl Execution {
     /// Enters the session, executes the run in it and says what it came to.
-    pub(crate) async fn execute(mut self, start: Start) -> Left {
-        // The session counts as used until the run's end is recorded.
-        let (came, _session) = match start {
+    pub(crate) async fn execute(mut self, start: Start) {
+        // The session counts as used, and the slot as taken, until the run's end is recorded.
+        let (came, _entered, _session) = match start {
             Start::Fresh => match self.enter().await {
-                Ok(session) => (self.fresh(&session).await, Some(session)),
-                Err(Refused::NoRoom(wait)) => return self.give_back(wait).await,
-                Err(Refused::Came(came)) => (came, None),
+                Ok(entered) => (self.fresh(&entered.session).await, Some(entered), None),
+                Err(came) => (came, None, None),
             },
             Start::Adopted(keeper) => {
                 let entered = self.door.enter(self.session.id).await;
@@ -104,13 +95,12 @@ impl Execution {
                         session.as_ref().map(|session| session.engine().occupy(self.ordering.clone()));
                     self.adopted(&keeper).await
                 };
-                (came, session)
+                (came, None, session)
             }
         };
         if let Came::ToEnd(ending, result) = came {
             self.finish(ending, result).await;
         }
-        Left::Nothing
     }
 
     /// One turn of the session, paid for before it begins and settled after it.
@@ -137,10 +127,11 @@ impl Execution {
             Ok(workspace) => workspace,
             Err(ending) => return Came::ToEnd(ending, None),
         };
-        if let Some(history) = session.engine().take_history()
-            && let Err(ending) = self.leave_history(history).await
-        {
-            return Came::ToEnd(ending, None);
+        if let Some(history) = session.engine().history() {
+            if let Err(ending) = self.leave_history(history).await {
+                return Came::ToEnd(ending, None);
+            }
+            session.engine().history_left();
         }
         let spec = match self.spec(&workspace) {
             Ok(spec) => spec,
