@@ -274,6 +274,35 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_state_has_a_name_and_only_the_last_is_final() {
+        let at = Timestamp::UNIX_EPOCH;
+        let states = [
+            (SessionState::Active, "active", false),
+            (SessionState::Idle { since: at }, "idle", false),
+            (SessionState::Suspended { since: at, expires_at: at }, "suspended", false),
+            (SessionState::Terminated { at, reason: TerminationReason::Killed }, "terminated", true),
+        ];
+        for (state, name, over) in states {
+            assert_eq!((state.to_string().as_str(), state.is_terminated()), (name, over));
+        }
+    }
+
+    #[test]
+    fn what_time_and_cleanups_do_waits_for_runs_and_what_people_do_does_not() {
+        let ttl = SignedDuration::from_hours(24);
+        let cleanup = Trigger::Terminate(TerminationReason::CleanedUp);
+        let waits = [
+            Trigger::IdleTimeout,
+            Trigger::GraceElapsed { ttl },
+            Trigger::Suspend { ttl },
+            Trigger::TtlExpired,
+        ];
+        assert!(waits.into_iter().chain([cleanup]).all(Trigger::wants_rest));
+        let kill = Trigger::Terminate(TerminationReason::Killed);
+        assert!(![Trigger::Activity, Trigger::Resume, kill].into_iter().any(Trigger::wants_rest));
+    }
+
+    #[test]
     fn terminated_is_final() {
         let over = SessionState::Terminated { at: Timestamp::UNIX_EPOCH, reason: TerminationReason::Evicted };
         let error = over.on(Trigger::Resume, Timestamp::UNIX_EPOCH).unwrap_err();

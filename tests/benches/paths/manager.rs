@@ -129,9 +129,9 @@ fn resident() -> Outcome<f64> {
 }
 
 /// Bytes of each, and what was made: what is freed is not given back at once, so all of them stay until the end.
-fn bytes_each<T>(make: impl FnOnce() -> Outcome<T>) -> Outcome<(f64, T)> {
+fn bytes_each<T>(kept: impl FnOnce() -> Outcome<T>) -> Outcome<(f64, T)> {
     let before = resident()?;
-    let kept = make()?;
+    let kept = kept()?;
     Ok(((resident()? - before) / f64::from(u32::try_from(MANY)?), kept))
 }
 
