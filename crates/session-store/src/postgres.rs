@@ -9,8 +9,8 @@ use session_core::affinity::RunnerProfile;
 use session_core::ports::{Appended, Author};
 use session_core::wake::{Topic, WakeHub};
 use session_core::{StoreError, StoreResult};
-use sqlx::PgPool;
 use sqlx::postgres::PgListener;
+use sqlx::{PgConnection, PgPool};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -179,13 +179,27 @@ pub(crate) async fn change<T>(pool: &PgPool, hub: &WakeHub, change: Change<T>) -
 
 async fn change_once<T>(pool: &PgPool, hub: &WakeHub, change: &Change<T>) -> StoreResult<T> {
     let mut transaction = pool.begin().await.map_err(failed)?;
-    let mut tx = Tx::new(Conn::Postgres(&mut transaction));
+    match changed(&mut transaction, change).await {
+        Ok((value, wakes)) => {
+            transaction.commit().await.map_err(failed)?;
+            wake(hub, wakes);
+            Ok(value)
+        }
+        Err(error) => {
+            // Before the answer: what it locked must not be in the way of what its caller does next.
+            if let Err(error) = transaction.rollback().await.map_err(DatabaseError::from) {
+                tracing::debug!(%error, "a refused change could not be rolled back; its connection is given up");
+            }
+            Err(error)
+        }
+    }
+}
+
+async fn changed<T>(connection: &mut PgConnection, change: &Change<T>) -> StoreResult<(T, Vec<Topic>)> {
+    let mut tx = Tx::new(Conn::Postgres(connection));
     let value = change(&mut tx).await?;
     events::flush(&mut tx, &[]).await?;
-    let wakes = notified(tx).await?;
-    transaction.commit().await.map_err(failed)?;
-    wake(hub, wakes);
-    Ok(value)
+    Ok((value, notified(tx).await?))
 }
 
 /// Whether it failed only because another transaction came in between, and not too often yet.
