@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use session_core::affinity::RunnerProfile;
-use session_core::error::StoreResult;
+use session_core::error::{StoreError, StoreResult};
 use session_core::event::Payload;
 use session_core::ports::{ClaimedRun, RunProgress};
 use session_core::run::{EndKind, Ending, Run};
@@ -37,9 +37,10 @@ pub struct Adopted {
     pub keeper: LivingKeeper,
 }
 
-/// Decides and acts for every run that this runner's last host left in flight. Each is taken over first, so that
-/// nothing the old host may still send counts. Living processes that are to end have `grace` for it, from the moment
-/// their host was lost. The caller is the only host of this runner.
+/// Decides and acts for every run that this runner's last host left in flight. All are taken over before the first is
+/// decided on: nothing that the old host may still send counts, and no claim has run out while others are seen to.
+/// Living processes that are to end have `grace` for it, from the moment their host was lost. The caller is the only
+/// host of this runner.
 pub async fn recover(
     coordinator: &Coordinator,
     layout: &Layout,
@@ -48,35 +49,24 @@ pub async fn recover(
     grace: Duration,
 ) -> StoreResult<Recovery> {
     let mut result = Recovery::default();
+    let mut taken = Vec::new();
     for run in coordinator.store().in_flight(profile.id).await? {
         let Some(session) = coordinator.store().session(run.session).await? else { continue };
         let left = Left { directory: layout.session(run.session), coordinator, session, grace };
-        let phase = run.state.phase();
-        let state = left.look(&run).await;
-        let run = coordinator.take_over(run.id, profile.id).await?;
-        let stop = run.stop.map(|stop| stop.mode);
-        let found = found(&state);
-        match (recovery::decide(phase, stop, &found, policy), state) {
-            (Decision::Adopt, KeeperState::Alive(keeper)) => {
-                result.adopted.push(Adopted { claimed: ClaimedRun { session: left.session, run }, keeper });
-            }
-            (Decision::Requeue, _) => coordinator.give_back(run.fence()).await?,
-            (Decision::End(ending), KeeperState::Ended(outcome)) => {
-                // What could not even be started says so itself.
-                let ending = match &outcome {
-                    RunOutcome::SpawnFailed(_) => outcome::ending(&outcome),
-                    RunOutcome::Ended(_) => ending,
-                };
-                result.ended.push(left.end(run, ending, outcome::result(&outcome)).await?);
-            }
-            (Decision::EndThen(ending) | Decision::End(ending), state) => {
-                result.ended.push(left.end_processes(run, state, ending).await?);
-            }
-            (Decision::Adopt, state) => {
-                let lost = recovery::lost("its keeper went away while it was being taken over");
-                result.ended.push(left.end_processes(run, state, lost).await?);
-            }
+        match coordinator.take_over(run.id, profile.id).await {
+            Ok(run) => taken.push((left, run)),
+            // Another host saw its claim run out: the run is not ours any more, what lives of it is.
+            Err(StoreError::Transition(_)) => left.end_what_lives(&run, left.look(&run).await).await,
+            Err(error) => return Err(error),
         }
+    }
+    for (left, run) in taken {
+        left.settle(run, policy, &mut result).await?;
+    }
+    for adopted in &result.adopted {
+        // The ends of the others may have taken as long as a claim holds. Its order to stop, if there is one, comes
+        // with every later renewal too.
+        let _directive = coordinator.renew(adopted.claimed.run.fence()).await?;
     }
     Ok(result)
 }
@@ -102,6 +92,41 @@ struct Left<'c> {
 }
 
 impl Left<'_> {
+    /// Decides on the run, which is taken over, and acts.
+    async fn settle(self, run: Run, policy: OnHostLoss, result: &mut Recovery) -> StoreResult<()> {
+        let state = self.look(&run).await;
+        let stop = run.stop.map(|stop| stop.mode);
+        match (recovery::decide(run.state.phase(), stop, &found(&state), policy), state) {
+            (Decision::Adopt, KeeperState::Alive(keeper)) => {
+                result.adopted.push(Adopted { claimed: ClaimedRun { session: self.session, run }, keeper });
+            }
+            (Decision::Requeue, _) => {
+                let run = self.coordinator.give_back(run.fence()).await?;
+                if run.ended().is_some() {
+                    // Its end was asked for a moment ago.
+                    self.record(&run);
+                    result.ended.push(run);
+                }
+            }
+            (Decision::End(ending), KeeperState::Ended(outcome)) => {
+                // What could not even be started says so itself.
+                let ending = match &outcome {
+                    RunOutcome::SpawnFailed(_) => outcome::ending(&outcome),
+                    RunOutcome::Ended(_) => ending,
+                };
+                result.ended.push(self.end(run, ending, outcome::result(&outcome)).await?);
+            }
+            (Decision::EndThen(ending) | Decision::End(ending), state) => {
+                result.ended.push(self.end_processes(run, state, ending).await?);
+            }
+            (Decision::Adopt, state) => {
+                let lost = recovery::lost("its keeper went away while it was being taken over");
+                result.ended.push(self.end_processes(run, state, lost).await?);
+            }
+        }
+        Ok(())
+    }
+
     async fn look(&self, run: &Run) -> KeeperState {
         let (path, id) = (self.directory.keeper_state(), run.id);
         match tokio::task::spawn_blocking(move || recover_keeper(&path, id)).await {
@@ -120,6 +145,19 @@ impl Left<'_> {
     /// Sees to it that no process of the run is left, then ends the run: as its keeper recorded it, if it did
     /// so meanwhile and nobody had asked for the end, else as `ending` says.
     async fn end_processes(&self, run: Run, state: KeeperState, ending: Ending) -> StoreResult<Run> {
+        self.end_what_lives(&run, state).await;
+        match self.look(&run).await {
+            KeeperState::Ended(outcome) if run.stop.is_none() => {
+                self.end(run, outcome::ending(&outcome), outcome::result(&outcome)).await
+            }
+            KeeperState::Ended(_) | KeeperState::Alive(_) | KeeperState::Gone(_) | KeeperState::Never => {
+                self.end(run, ending, None).await
+            }
+        }
+    }
+
+    /// Sees to it that no process of the run is left.
+    async fn end_what_lives(&self, run: &Run, state: KeeperState) {
         let cgroup = match state {
             KeeperState::Alive(keeper) => {
                 self.end_keeper(&keeper).await;
@@ -135,14 +173,6 @@ impl Left<'_> {
             Ok(Ok(ended)) => tracing::warn!(run = %id, ended.survivors, "processes hang in the kernel"),
             Ok(Err(error)) => tracing::warn!(run = %id, %error, "processes of the run may be left"),
             Err(error) => tracing::warn!(run = %id, %error, "processes of the run were not looked for"),
-        }
-        match self.look(&run).await {
-            KeeperState::Ended(outcome) if run.stop.is_none() => {
-                self.end(run, outcome::ending(&outcome), outcome::result(&outcome)).await
-            }
-            KeeperState::Ended(_) | KeeperState::Alive(_) | KeeperState::Gone(_) | KeeperState::Never => {
-                self.end(run, ending, None).await
-            }
         }
     }
 
@@ -163,8 +193,12 @@ impl Left<'_> {
     async fn end(&self, run: Run, ending: Ending, result: Option<Payload>) -> StoreResult<Run> {
         let run = reach(self.coordinator, run, ending.kind).await?;
         let finished = self.coordinator.finish(run.fence(), ending, result).await?;
-        outcome::record(&self.directory, &self.session, &finished, self.coordinator.env().now());
+        self.record(&finished);
         Ok(finished)
+    }
+
+    fn record(&self, run: &Run) {
+        outcome::record(&self.directory, &self.session, run, self.coordinator.env().now());
     }
 }
 

@@ -279,6 +279,20 @@ async fn order_stop(tx: &mut Tx<'_>, mut run: Run, mode: StopMode, now: Timestam
     Ok(run)
 }
 
+/// Ends a run, which is locked, as somebody asked for.
+async fn end_as_ordered(
+    tx: &mut Tx<'_>,
+    run: Run,
+    message: &str,
+    expired: Option<Timestamp>,
+    now: Timestamp,
+) -> StoreResult<Run> {
+    let session = tx.session(run.session).await?;
+    let over = session.is_some_and(|session| session.state.is_terminated());
+    let reason = if over { ReasonCode::SessionTerminated } else { ReasonCode::StoppedByUser };
+    end(tx, run, Ending::because(EndKind::Stopped, reason, None, message), expired, now).await
+}
+
 /// What the termination of a session, which is locked, means for its runs.
 pub(crate) async fn end_those_of(tx: &mut Tx<'_>, session: SessionId, now: Timestamp) -> StoreResult<()> {
     let Some(run) = not_over(tx, session).await? else { return Ok(()) };
@@ -414,6 +428,18 @@ pub(crate) async fn take_over(
     Ok(run)
 }
 
+pub(crate) async fn requeue(tx: &mut Tx<'_>, fence: Fence, now: Timestamp) -> StoreResult<Run> {
+    let (run, _) = held(tx, fence, RunStep::Requeue.name()).await?;
+    if run.state.phase() == RunPhase::Running {
+        return Err(no_step(RunPhase::Running, RunStep::Requeue.name()));
+    }
+    if run.stop.is_some() {
+        return end_as_ordered(tx, run, "its end was asked for before it began", None, now).await;
+    }
+    tx.wake(Topic::Queue);
+    step(tx, run, RunStep::Requeue, None, None, now).await
+}
+
 pub(crate) async fn reap(tx: &mut Tx<'_>, now: Timestamp, limit: u32) -> StoreResult<Vec<Run>> {
     let mut reaped = Vec::new();
     for row in tx.conn.rows::<TextRow>(&EXPIRED, args![now, limit]).await? {
@@ -428,12 +454,8 @@ pub(crate) async fn reap(tx: &mut Tx<'_>, now: Timestamp, limit: u32) -> StoreRe
 
 async fn reap_one(tx: &mut Tx<'_>, run: Run, now: Timestamp) -> StoreResult<Run> {
     if run.stop.is_some() {
-        let session = tx.session(run.session).await?;
-        let over = session.is_some_and(|session| session.state.is_terminated());
-        let reason = if over { ReasonCode::SessionTerminated } else { ReasonCode::StoppedByUser };
         let message = "its end was asked for, and its runner went silent";
-        let ending = Ending::because(EndKind::Stopped, reason, None, message);
-        return end(tx, run, ending, Some(now), now).await;
+        return end_as_ordered(tx, run, message, Some(now), now).await;
     }
     if run.state.phase() == RunPhase::Claimed {
         tx.wake(Topic::Queue);

@@ -350,6 +350,10 @@ impl RunStore for SqlStore {
         change!(self, [], tx => runs::take_over(tx, run, runner, lease, now)).await
     }
 
+    async fn requeue(&self, fence: Fence, now: Timestamp) -> StoreResult<Run> {
+        change!(self, [], tx => runs::requeue(tx, fence, now)).await
+    }
+
     async fn reap(&self, now: Timestamp, limit: u32) -> StoreResult<Vec<Run>> {
         change!(self, [], tx => runs::reap(tx, now, limit)).await
     }

@@ -87,6 +87,11 @@ pub trait RunStore: Send + Sync {
         now: Timestamp,
     ) -> StoreResult<Run>;
 
+    /// Gives a run that is `claimed` or `starting` back to its place in the queue, whatever its lease, and touches no
+    /// other: whoever holds it cannot begin it. One whose end was asked for is `stopped` instead. Either way the claim
+    /// counts no more. Wakes `Topic::Queue`. `UnknownRun`, `Fenced`, `Transition`, also if it is `running`.
+    async fn requeue(&self, fence: Fence, now: Timestamp) -> StoreResult<Run>;
+
     /// Deals with at most `limit` runs whose lease ran out (`until < now`, checked again inside the update): one
     /// whose end was asked for is `stopped`; one that was only claimed goes back to its place in the queue; one that
     /// had begun is `lost` with `lease_expired`. Returns them as they are now.

@@ -127,18 +127,10 @@ impl Coordinator {
         self.store.take_over(run, runner, self.options.lease, self.env.now()).await
     }
 
-    /// Gives a claimed run that has not begun back to the queue: under a claim that has run out already, as if its
-    /// runner had gone silent.
-    pub async fn give_back(&self, fence: Fence) -> StoreResult<()> {
-        let run = fence.run;
-        let Some(runner) =
-            self.store.run(run).await?.and_then(|run| run.state.lease()).map(|lease| lease.runner)
-        else {
-            return Ok(());
-        };
-        let run_out = SignedDuration::from_millis(-1);
-        self.store.take_over(run, runner, run_out, self.env.now()).await?;
-        self.reap().await.map(drop)
+    /// Gives a run that has not begun back to its place in the queue; one whose end was asked for is over instead.
+    /// Returns it as it is now.
+    pub async fn give_back(&self, fence: Fence) -> StoreResult<Run> {
+        self.store.requeue(fence, self.env.now()).await
     }
 
     /// Asks for the end of every run of these sessions that is not over; the sessions stay. Returns those runs.

@@ -18,6 +18,7 @@ mod keeper_start;
 mod log;
 mod orphans;
 mod programs;
+mod recovery;
 mod workspace;
 mod worktree;
 
@@ -64,6 +65,8 @@ const TESTS: &[harness::Test] = harness::tests![
     orphans::a_killed_keeper_is_noticed_and_its_tree_ended,
     orphans::the_death_of_host_and_keeper_leaves_what_recovery_ends,
     orphans::a_state_file_of_another_run_says_nothing,
+    recovery::what_had_not_begun_takes_nothing_else_along,
+    recovery::what_left_nothing_is_lost_and_what_had_not_begun_goes_back,
     log::records_come_back_as_they_were_written,
     log::rotation_bounds_the_log,
     log::the_last_lines_are_found_across_files,

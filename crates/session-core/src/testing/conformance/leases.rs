@@ -48,6 +48,7 @@ async fn every_write(f: &Fixture, fence: Fence) -> Vec<(&'static str, Result<(),
     vec![
         ("starting", store.advance(fence, RunProgress::Starting, now).await.map(drop)),
         ("running", store.advance(fence, RunProgress::Running, now).await.map(drop)),
+        ("requeue", store.requeue(fence, now).await.map(drop)),
         ("bind", store.bind(fence, binding, now).await),
         ("renew", store.renew(fence, LEASE, now).await.map(drop)),
         ("complete", store.finish(fence, Ending::completed(None), None, now).await.map(drop)),

@@ -32,6 +32,7 @@ pub mod leases;
 pub mod listing;
 pub mod queue;
 pub mod races;
+pub mod requeues;
 pub mod sessions;
 pub mod stops;
 pub mod sweeps;
@@ -152,6 +153,13 @@ macro_rules! conformance_cases {
             an_expired_run_with_a_stop_order_is_stopped
             concurrent_reapers_take_each_run_once
             a_life_leaves_exactly_its_events
+        }
+        $crate::conformance_group! { $use $($make)? => requeues:
+            a_run_goes_back_to_its_place
+            no_other_run_is_touched
+            only_what_has_not_begun_goes_back
+            a_run_that_is_to_end_ends
+            a_return_an_end_and_an_order_agree
         }
         $crate::conformance_group! { $use $($make)? => stops:
             a_pending_run_is_stopped_at_once
@@ -308,6 +316,7 @@ mod tests {
             ("identity", identity::CASES, include_str!("identity.rs")),
             ("queue", queue::CASES, include_str!("queue.rs")),
             ("leases", leases::CASES, include_str!("leases.rs")),
+            ("requeues", requeues::CASES, include_str!("requeues.rs")),
             ("stops", stops::CASES, include_str!("stops.rs")),
             ("crews", crews::CASES, include_str!("crews.rs")),
             ("events", events::CASES, include_str!("events.rs")),

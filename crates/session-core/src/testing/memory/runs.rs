@@ -148,6 +148,23 @@ impl RunStore for MemoryStore {
         })
     }
 
+    async fn requeue(&self, fence: Fence, now: Timestamp) -> StoreResult<Run> {
+        self.write(|draft| {
+            let step = RunStep::Requeue;
+            let run = draft.held(fence, step.name())?;
+            if run.state.phase() == RunPhase::Running {
+                return Err(no_step(RunPhase::Running, step.name()));
+            }
+            if run.stop.is_some() {
+                draft.end_as_ordered(fence.run, "its end was asked for before it began", now)?;
+            } else {
+                draft.step(fence.run, step, None, now)?;
+                draft.wake_queue();
+            }
+            Ok(draft.run(fence.run)?.clone())
+        })
+    }
+
     async fn reap(&self, now: Timestamp, limit: u32) -> StoreResult<Vec<Run>> {
         self.write(|draft| {
             let expired = |run: &&Run| run.state.lease().is_some_and(|lease| lease.until < now);
@@ -263,14 +280,19 @@ impl Draft {
         Ok(id)
     }
 
+    /// Ends a run as somebody asked for.
+    fn end_as_ordered(&mut self, id: RunId, message: &str, now: Timestamp) -> StoreResult<()> {
+        let session = self.run(id)?.session;
+        let over = self.session(session)?.state.is_terminated();
+        let reason = if over { ReasonCode::SessionTerminated } else { ReasonCode::StoppedByUser };
+        self.end(id, &Ending::because(EndKind::Stopped, reason, None, message), now)
+    }
+
     fn reap_one(&mut self, id: RunId, now: Timestamp) -> StoreResult<()> {
-        let Run { stop, session, ref state, .. } = *self.run(id)?;
+        let Run { stop, ref state, .. } = *self.run(id)?;
         let phase = state.phase();
         if stop.is_some() {
-            let over = self.session(session)?.state.is_terminated();
-            let reason = if over { ReasonCode::SessionTerminated } else { ReasonCode::StoppedByUser };
-            let message = "its end was asked for, and its runner went silent";
-            return self.end(id, &Ending::because(EndKind::Stopped, reason, None, message), now);
+            return self.end_as_ordered(id, "its end was asked for, and its runner went silent", now);
         }
         if phase == RunPhase::Claimed {
             self.step(id, RunStep::Requeue, None, now)?;
