@@ -118,9 +118,9 @@ impl Grant {
     }
 }
 
-/// Whether what lies before this event is the past of another session.
+/// Whether what lies before this event is the past of another session. What a run says of that makes nothing forgotten.
 fn begins_another(event: &Event) -> bool {
-    matches!(event.body.kind.as_str(), "session.forked" | "session.imported")
+    event.body.run.is_none() && matches!(event.body.kind.as_str(), "session.forked" | "session.imported")
 }
 
 /// The grant that an event records; `None` for what grants nothing that could be understood.
@@ -193,6 +193,14 @@ mod tests {
         let run = crate::ids::RunId::from_uuid(uuid::Uuid::from_u128(7));
         let of_a_run = NewEvent { run, ..grant("own").event() };
         assert!(Restored::from_log(&log(vec![of_a_run])).grants.is_empty());
+        for kind in ["session.forked", "session.imported"] {
+            let events = log(vec![grant("own").event(), NewEvent { run, ..marker(kind) }]);
+            assert_eq!(
+                Restored::from_log(&events).grants,
+                [grant("own")],
+                "a run makes nothing forgotten: {kind}"
+            );
+        }
     }
 
     #[test]

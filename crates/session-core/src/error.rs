@@ -5,7 +5,7 @@ use std::error::Error as StdError;
 use thiserror::Error;
 
 use crate::budget::Exhausted;
-use crate::event::Seq;
+use crate::event::{EventKind, Seq};
 use crate::ids::{RunId, SessionId};
 use crate::names::{ExternalKey, Principal};
 use crate::run::{Epoch, RunPhase};
@@ -102,6 +102,9 @@ pub enum Conflict {
         /// The last one that there is.
         last: Seq,
     },
+    /// A run was to append an event of a kind that only the program itself writes.
+    #[error("an event of the kind {0} is written by the program alone, a run cannot append one")]
+    Reserved(EventKind),
     /// Runs that were submitted together wait for each other in a circle, or for one that is not among them.
     #[error("the runs of a crew must wait only for earlier ones of the same crew")]
     Dependencies,

@@ -212,6 +212,34 @@ impl EventKind {
             Self::Other(other) => other.as_str(),
         }
     }
+
+    /// Whether only the program itself says such a thing, of what it did: never a run.
+    #[must_use]
+    pub fn is_reserved(&self) -> bool {
+        match self {
+            Self::SessionCreated
+            | Self::SessionState
+            | Self::SessionLabel
+            | Self::SessionBudget
+            | Self::SessionForked
+            | Self::SessionResume
+            | Self::RunState
+            | Self::Bound
+            | Self::Usage
+            | Self::Warning
+            | Self::Grant => true,
+            Self::Message
+            | Self::Thought
+            | Self::ToolCall
+            | Self::ToolResult
+            | Self::Plan
+            | Self::Permission
+            | Self::Error
+            | Self::Result
+            | Self::Summary => false,
+            Self::Other(other) => other.as_str().starts_with("session."),
+        }
+    }
 }
 
 impl fmt::Display for EventKind {
@@ -286,5 +314,16 @@ mod tests {
         }
         assert_eq!("vendor.thing".parse::<EventKind>().unwrap().as_str(), "vendor.thing");
         assert!("".parse::<EventKind>().is_err());
+    }
+
+    #[test]
+    fn what_the_program_did_only_the_program_says() {
+        let reserved = "session.created session.state session.label session.budget session.forked session.resume session.imported session.thing run.state bound usage warning grant";
+        let free = "message thought tool_call tool_result plan permission error result summary vendor.thing sessions";
+        for (names, expected) in [(reserved, true), (free, false)] {
+            for name in names.split(' ') {
+                assert_eq!(name.parse::<EventKind>().unwrap().is_reserved(), expected, "{name}");
+            }
+        }
     }
 }

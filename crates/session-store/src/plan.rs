@@ -102,6 +102,7 @@ struct Planner<'a> {
 impl<'a> Planner<'a> {
     fn append(&mut self, batch: &'a Batch) -> StoreResult<Appended> {
         let (session, author) = self.admitted(batch.author)?;
+        batch.author.may_append(&batch.events)?;
         let before = self.known.heads.get(&session).copied().ok_or(StoreError::UnknownSession(session))?;
         let begin = self.rows.len();
         let mut seqs = Vec::with_capacity(batch.events.len());

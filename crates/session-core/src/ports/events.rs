@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use jiff::Timestamp;
 
-use crate::error::StoreResult;
+use crate::error::{Conflict, StoreResult};
 use crate::event::{Event, NewEvent, Seq};
 use crate::ids::SessionId;
 use crate::run::Fence;
@@ -17,7 +17,8 @@ pub trait EventStore: Send + Sync {
     /// An event whose origin was appended before is not appended again: its first number is returned if kind, run
     /// and payload are the same, `Conflict::Origin` if they are not. The same holds within the batch. A batch of a
     /// run counts only while that claim holds the run (`UnknownRun`, `Fenced`, `Transition`), and its events are
-    /// that run's. `UnknownSession`. Wakes `Topic::Session`.
+    /// that run's; one of a [reserved kind](crate::event::EventKind::is_reserved) is refused with `Conflict::Reserved`.
+    /// `UnknownSession`. Wakes `Topic::Session`.
     async fn append(&self, author: Author, batch: Vec<NewEvent>, now: Timestamp) -> StoreResult<Appended>;
 
     /// The events behind `after`, in order, at most `limit`. Empty for an unknown session.
@@ -34,6 +35,16 @@ pub enum Author {
     Run(Fence),
     /// Somebody who may write into this session's log apart from any run.
     Session(SessionId),
+}
+
+impl Author {
+    /// Whether these events may be this author's: those of a run tell nothing that only the program can know.
+    pub fn may_append(self, batch: &[NewEvent]) -> Result<(), Conflict> {
+        match (self, batch.iter().find(|event| event.kind.is_reserved())) {
+            (Self::Run(_), Some(event)) => Err(Conflict::Reserved(event.kind.clone())),
+            (Self::Run(_), None) | (Self::Session(_), _) => Ok(()),
+        }
+    }
 }
 
 /// What an append came to.

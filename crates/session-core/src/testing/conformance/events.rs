@@ -81,6 +81,29 @@ pub async fn events_of_a_run_are_its_own(f: &Fixture) {
     assert_eq!(f.phase(run.id).await, RunPhase::Running);
 }
 
+/// What only the program can know, no run says of itself: the whole batch is refused. Whoever writes for the program
+/// may say it.
+pub async fn a_run_says_nothing_that_only_the_program_says(f: &Fixture) {
+    let runner = f.new_runner();
+    let run = f.running(&runner).await;
+    let before = f.snapshot(run.session).await;
+    let reserved = "session.created session.state session.label session.budget session.forked session.resume \
+                    session.imported session.thing run.state bound usage warning grant";
+    for kind in reserved.split_whitespace() {
+        let event =
+            NewEvent { kind: kind.parse().unwrap(), ..Fixture::message_from("agent", 1, "of itself") };
+        let batch = vec![Fixture::message("before"), event.clone()];
+        let refused = f.store.append(Author::Run(run.fence()), batch, f.now());
+        assert_refused!(refused, StoreError::Conflict(Conflict::Reserved(told)) if *told == event.kind);
+        assert_eq!(f.snapshot(run.session).await, before, "{kind}");
+    }
+    let stale = crate::run::Fence { epoch: crate::run::Epoch(7), ..run.fence() };
+    let grant = NewEvent { kind: EventKind::Grant, ..Fixture::message("") };
+    let refused = f.store.append(Author::Run(stale), vec![grant.clone()], f.now());
+    assert_refused!(refused, StoreError::Fenced { .. });
+    f.append(run.session, vec![grant]).await;
+}
+
 /// A retry of a batch is a no-op that gets the first answer; one with more behind it appends only that.
 pub async fn a_retry_gets_the_first_answer(f: &Fixture) {
     let session = f.session().await.id;

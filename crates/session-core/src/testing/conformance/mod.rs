@@ -191,6 +191,7 @@ macro_rules! conformance_cases {
             a_payload_of_the_largest_size_is_kept
             an_empty_batch_appends_nothing
             events_of_a_run_are_its_own
+            a_run_says_nothing_that_only_the_program_says
             a_retry_gets_the_first_answer
             a_retry_of_a_run_gets_the_first_answer
             another_content_under_one_origin_is_a_conflict

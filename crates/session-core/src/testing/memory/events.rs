@@ -18,6 +18,7 @@ impl EventStore for MemoryStore {
                 Author::Run(fence) => (draft.held(fence, "append")?.session, Some(fence.run)),
                 Author::Session(id) => (draft.session(id)?.id, None),
             };
+            author.may_append(&batch)?;
             let bodies = batch.into_iter().map(|body| NewEvent { run: run.or(body.run), ..body });
             let seqs =
                 bodies.map(|body| draft.append_once(session, body, now)).collect::<StoreResult<_>>()?;
