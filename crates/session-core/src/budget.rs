@@ -130,11 +130,60 @@ pub struct Exhausted {
     pub asked: u64,
 }
 
-/// A change of limits; what was used stays.
+/// New limits for some resources; the others keep theirs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct BudgetPatch {
+    /// Tokens, input and output together; `None` to keep the limit.
+    pub tokens_max: Option<u64>,
+    /// Tool calls; `None` to keep the limit.
+    pub tool_calls_max: Option<u64>,
+    /// Turns.
+    pub turns_max: LimitChange,
+    /// Cost in millionths of a US dollar.
+    pub cost_micros_max: LimitChange,
+}
+
+/// What becomes of the limit of a resource that may be without one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum LimitChange {
+    /// It stays as it is.
+    #[default]
+    Keep,
+    /// It is this.
+    To(u64),
+    /// There is none.
+    Lift,
+}
+
+impl LimitChange {
+    fn applied_to(self, limit: Option<u64>) -> Option<u64> {
+        match self {
+            Self::Keep => limit,
+            Self::To(limit) => Some(limit),
+            Self::Lift => None,
+        }
+    }
+}
+
+impl From<Budget> for BudgetPatch {
+    /// Every limit is to be as in this budget.
+    fn from(budget: Budget) -> Self {
+        let change = |limit: Option<u64>| limit.map_or(LimitChange::Lift, LimitChange::To);
+        Self {
+            tokens_max: Some(budget.tokens_max),
+            tool_calls_max: Some(budget.tool_calls_max),
+            turns_max: change(budget.turns_max),
+            cost_micros_max: change(budget.cost_micros_max),
+        }
+    }
+}
+
+/// A change of limits; what was used stays. It names only what is to change: two changes of different resources, each
+/// decided on without knowing of the other, both hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BudgetChange {
-    /// These limits from now on, higher or lower.
-    Set(Budget),
+    /// These limits from now on, higher or lower; those that are not named stay.
+    Set(BudgetPatch),
     /// So much more of each resource. One without a limit stays without.
     Add(Usage),
 }
@@ -144,7 +193,12 @@ impl BudgetChange {
     #[must_use]
     pub fn applied_to(self, budget: Budget) -> Budget {
         match self {
-            Self::Set(budget) => budget,
+            Self::Set(patch) => Budget {
+                tokens_max: patch.tokens_max.unwrap_or(budget.tokens_max),
+                tool_calls_max: patch.tool_calls_max.unwrap_or(budget.tool_calls_max),
+                turns_max: patch.turns_max.applied_to(budget.turns_max),
+                cost_micros_max: patch.cost_micros_max.applied_to(budget.cost_micros_max),
+            },
             Self::Add(more) => Budget {
                 tokens_max: budget.tokens_max.saturating_add(more.tokens),
                 tool_calls_max: budget.tool_calls_max.saturating_add(more.tool_calls),
@@ -293,7 +347,18 @@ mod tests {
         let raised = BudgetChange::Add(more).applied_to(budget);
         let expected = Budget { tokens_max: u64::MAX, cost_micros_max: Some(9), ..budget };
         assert_eq!(raised, expected);
-        assert_eq!(BudgetChange::Set(Budget::default()).applied_to(budget), Budget::default());
+        for whole in [Budget::default(), expected, budget] {
+            assert_eq!(BudgetChange::Set(whole.into()).applied_to(budget), whole);
+        }
+        assert_eq!(BudgetChange::Set(BudgetPatch::default()).applied_to(budget), budget);
+        let patch = BudgetPatch {
+            tool_calls_max: Some(2),
+            turns_max: LimitChange::To(3),
+            cost_micros_max: LimitChange::Lift,
+            ..BudgetPatch::default()
+        };
+        let patched = Budget { tokens_max: 5, tool_calls_max: 2, turns_max: Some(3), cost_micros_max: None };
+        assert_eq!(BudgetChange::Set(patch).applied_to(budget), patched);
     }
 
     #[test]
@@ -315,7 +380,8 @@ mod tests {
             for (n, actual) in uses.into_iter().enumerate() {
                 if n % 7 == 6 {
                     let tokens_max = limits[n % limits.len()];
-                    account.change(BudgetChange::Set(Budget { tokens_max, ..Budget::default() }));
+                    let patch = BudgetPatch { tokens_max: Some(tokens_max), ..BudgetPatch::default() };
+                    account.change(BudgetChange::Set(patch));
                 }
                 let short = |account: &Account| account.used.tokens * 100 >= account.budget.tokens_max * 80;
                 let before = short(&account);

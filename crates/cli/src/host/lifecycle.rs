@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt as _};
 use jiff::SignedDuration;
-use session_core::budget::{Budget, BudgetChange, Usage};
+use session_core::budget::{BudgetChange, BudgetPatch, LimitChange, Usage};
 use session_core::error::StoreError;
 use session_core::event::Seq;
 use session_core::names::{Label, Principal};
@@ -13,7 +13,7 @@ use session_core::ports::{Ledger as _, Page, RunStore as _, SessionFilter, Sessi
 use session_core::run::StopMode;
 use session_core::session::NewSession;
 use session_core::state::{TerminationReason, Trigger};
-use session_core::{ManagedSession, SessionId, SessionState};
+use session_core::{SessionId, SessionState};
 use session_manager::{ChangeError, StateError};
 use tokio::time::{Instant, timeout_at};
 
@@ -170,10 +170,7 @@ impl Operations {
         by: &str,
     ) -> Outcome<Reply> {
         let by = Principal::new(by).map_err(bad_name)?;
-        let Some(record) = self.store().session(session).await? else {
-            return Err(StoreError::UnknownSession(session).into());
-        };
-        let change = budget_change(&record, change);
+        let change = budget_change(change);
         match self.manager().change_budget(session, change, by.clone()).await {
             Ok(()) => {}
             Err(ChangeError::Unknown(_)) => {
@@ -227,19 +224,20 @@ impl Operations {
 }
 
 /// What is not given stays.
-fn budget_change(record: &ManagedSession, change: BudgetChangeWire) -> BudgetChange {
+fn budget_change(change: BudgetChangeWire) -> BudgetChange {
     match change {
         BudgetChangeWire::Add(by) => BudgetChange::Add(usage(by)),
-        BudgetChangeWire::Set { to, any_turns, any_cost } => {
-            let now = record.budget;
-            BudgetChange::Set(Budget {
-                tokens_max: to.tokens.unwrap_or(now.tokens_max),
-                tool_calls_max: to.tool_calls.unwrap_or(now.tool_calls_max),
-                turns_max: if any_turns { None } else { to.turns.or(now.turns_max) },
-                cost_micros_max: if any_cost { None } else { to.cost_micros.or(now.cost_micros_max) },
-            })
-        }
+        BudgetChangeWire::Set { to, any_turns, any_cost } => BudgetChange::Set(BudgetPatch {
+            tokens_max: to.tokens,
+            tool_calls_max: to.tool_calls,
+            turns_max: limit_change(to.turns, any_turns),
+            cost_micros_max: limit_change(to.cost_micros, any_cost),
+        }),
     }
+}
+
+fn limit_change(to: Option<u64>, lift: bool) -> LimitChange {
+    if lift { LimitChange::Lift } else { to.map_or(LimitChange::Keep, LimitChange::To) }
 }
 
 fn usage(wire: BudgetWire) -> Usage {

@@ -56,7 +56,7 @@ impl Meter {
 
     /// Replaces the limits; usage stays.
     pub fn set_budget(&self, budget: Budget) {
-        self.change(BudgetChange::Set(budget));
+        self.change(BudgetChange::Set(budget.into()));
     }
 
     fn lock(&self) -> MutexGuard<'_, Account> {

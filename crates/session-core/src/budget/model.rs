@@ -72,9 +72,37 @@ fn step() -> impl Strategy<Value = Step> {
         6 => usage().prop_map(Step::Reserve),
         6 => (any::<usize>(), usage()).prop_map(|(which, actual)| Step::Settle(which, actual)),
         1 => Just(Step::Forfeit),
-        1 => budget().prop_map(|budget| Step::Change(BudgetChange::Set(budget))),
+        1 => patch().prop_map(|patch| Step::Change(BudgetChange::Set(patch))),
         1 => usage().prop_map(|more| Step::Change(BudgetChange::Add(more))),
     ]
+}
+
+fn patch() -> impl Strategy<Value = BudgetPatch> {
+    let some = || select(vec![None, Some(0), Some(50), Some(u64::MAX)]);
+    let any = || select(vec![LimitChange::Keep, LimitChange::Lift, LimitChange::To(0), LimitChange::To(100)]);
+    (some(), some(), any(), any()).prop_map(|(tokens_max, tool_calls_max, turns_max, cost_micros_max)| {
+        BudgetPatch { tokens_max, tool_calls_max, turns_max, cost_micros_max }
+    })
+}
+
+fn patched(budget: &Budget, patch: BudgetPatch) -> Budget {
+    let mut budget = *budget;
+    if let Some(max) = patch.tokens_max {
+        budget.tokens_max = max;
+    }
+    if let Some(max) = patch.tool_calls_max {
+        budget.tool_calls_max = max;
+    }
+    let pairs =
+        [(&mut budget.turns_max, patch.turns_max), (&mut budget.cost_micros_max, patch.cost_micros_max)];
+    for (max, change) in pairs {
+        match change {
+            LimitChange::Keep => {}
+            LimitChange::Lift => *max = None,
+            LimitChange::To(limit) => *max = Some(limit),
+        }
+    }
+    budget
 }
 
 fn added(budget: &Budget, more: Usage) -> Budget {
@@ -142,7 +170,7 @@ proptest! {
                 }
                 Step::Change(change) => {
                     budget = match change {
-                        BudgetChange::Set(other) => other,
+                        BudgetChange::Set(patch) => patched(&budget, patch),
                         BudgetChange::Add(more) => added(&budget, more),
                     };
                     account.change(change);

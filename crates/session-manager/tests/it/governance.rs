@@ -170,7 +170,7 @@ async fn what_cannot_be_recorded_changes_nothing() {
     for behaviour in [Behaves::Fails, Behaves::Panics, Behaves::Hangs] {
         world.behaves(Point::Report("budget"), behaviour.clone());
         world.behaves(Point::Report("grant"), behaviour);
-        let change = BudgetChange::Set(Budget::default());
+        let change = BudgetChange::Set(Budget::default().into());
         let refused = world.manager.change_budget(session, change, by()).await.unwrap_err();
         assert!(matches!(refused, ChangeError::Record { .. }), "{refused}");
         assert_eq!(handle.meter().budget().tokens_max, 100);

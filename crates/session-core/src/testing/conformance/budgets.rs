@@ -5,7 +5,9 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::fixture::assert_refused;
 use super::{Fixture, TICK};
-use crate::budget::{Account, Budget, BudgetChange, Exhausted, Resource, Settled, Usage};
+use crate::budget::{
+    Account, Budget, BudgetChange, BudgetPatch, Exhausted, LimitChange, Resource, Settled, Usage,
+};
 use crate::error::StoreError;
 use crate::event::{Event, NewEvent};
 use crate::ids::SessionId;
@@ -165,8 +167,9 @@ pub async fn limits_are_changed_and_recorded(f: &Fixture) {
     let mut expected = f.snapshot(id).await;
     let raised = BudgetChange::Add(Usage { turns: 1, cost_micros: 1, ..tokens(u64::MAX) });
     let lowered = Budget { tokens_max: 0, tool_calls_max: 3, turns_max: None, cost_micros_max: Some(9) };
-    let changes =
-        [raised, BudgetChange::Set(lowered), BudgetChange::Set(lowered), BudgetChange::Add(Usage::NONE)];
+    let lowered = BudgetChange::Set(lowered.into());
+    let (nothing, kept) = (BudgetChange::Add(Usage::NONE), BudgetChange::Set(BudgetPatch::default()));
+    let changes = [raised, lowered, lowered, nothing, kept];
     for change in changes {
         f.advance(TICK);
         let session = expected.session.as_mut().unwrap();
@@ -279,4 +282,30 @@ pub async fn concurrent_settlements_are_all_booked(f: &Fixture) {
         assert_eq!(used.len(), 8);
     }
     assert_eq!(by_minute(f).await.iter().map(|(_, tokens)| *tokens).collect::<Vec<_>>(), [48]);
+}
+
+/// Limits of different resources that are set at once all hold, with an event each: nobody's change undoes another's.
+pub async fn concurrent_changes_of_different_limits_all_hold(f: &Fixture) {
+    let (id, by) = (session(f).await, "bob".parse().unwrap());
+    let keep = BudgetPatch::default();
+    for round in 1..=8 {
+        let patches = [
+            BudgetPatch { tokens_max: Some(100 + round), ..keep },
+            BudgetPatch { tool_calls_max: Some(200 + round), ..keep },
+            BudgetPatch { turns_max: LimitChange::To(300 + round), ..keep },
+            BudgetPatch { cost_micros_max: LimitChange::To(400 + round), ..keep },
+        ];
+        let set = |patch| f.store.set_budget(id, BudgetChange::Set(patch), &by, f.now());
+        for outcome in join_all(patches.map(set)).await {
+            outcome.unwrap();
+        }
+        let expected = Budget {
+            tokens_max: 100 + round,
+            tool_calls_max: 200 + round,
+            turns_max: Some(300 + round),
+            cost_micros_max: Some(400 + round),
+        };
+        assert_eq!(account(f, id).await.budget, expected);
+    }
+    assert_eq!(f.records(id).await.len(), 1 + 4 * 8);
 }

@@ -224,6 +224,7 @@ macro_rules! conformance_cases {
             tokens_are_counted_by_the_minute
             concurrent_reservations_never_overshoot
             concurrent_settlements_are_all_booked
+            concurrent_changes_of_different_limits_all_hold
         }
         $crate::conformance_group! { $use $($make)? => keys:
             a_new_key_makes_its_session
