@@ -40,10 +40,15 @@ impl HourlyWindow {
     /// Books tokens, or says after how long there is room for them again. Nothing asked for is never refused.
     pub fn take(&mut self, now: Timestamp, tokens: u64) -> Result<(), HourlyLimit> {
         let minute = minute_of(now);
-        let left = |ahead: i64| self.used_behind(minute, minute - MINUTES + ahead).saturating_add(tokens);
-        if tokens > 0 && left(0) > self.limit {
-            let wait = (1..=MINUTES).find(|&ahead| left(ahead) <= self.limit);
-            return Err(HourlyLimit { limit: self.limit, retry_after: wait.map(SignedDuration::from_mins) });
+        let fits = |at: i64| self.used_in(at).saturating_add(tokens) <= self.limit;
+        if tokens > 0 && !fits(minute) {
+            // There is more room only when a bucket ceases to count. One that a clock which ran ahead has booked does so
+            // in more than an hour from now, and whoever is told less tries in vain.
+            let frees = self.buckets.iter().map(|&(booked, _)| booked.saturating_add(MINUTES));
+            let first = frees.filter(|&at| at > minute && fits(at)).min();
+            let wait =
+                first.map(|at| SignedDuration::from_secs(at.saturating_sub(minute).saturating_mul(60)));
+            return Err(HourlyLimit { limit: self.limit, retry_after: wait });
         }
         self.book(now, tokens);
         Ok(())
@@ -75,13 +80,12 @@ impl HourlyWindow {
     /// Tokens of the last hour.
     #[must_use]
     pub fn used(&self, now: Timestamp) -> u64 {
-        let minute = minute_of(now);
-        self.used_behind(minute, minute - MINUTES)
+        self.used_in(minute_of(now))
     }
 
-    /// Tokens that count at `minute` and were booked after the minute `behind`.
-    fn used_behind(&self, minute: i64, behind: i64) -> u64 {
-        let booked = self.buckets.iter().filter(|&&(at, _)| counts(at, minute) && at.min(minute) > behind);
+    /// Tokens that count in this minute.
+    fn used_in(&self, minute: i64) -> u64 {
+        let booked = self.buckets.iter().filter(|&&(at, _)| counts(at, minute));
         booked.fold(0_u64, |sum, &(_, tokens)| sum.saturating_add(tokens))
     }
 
@@ -99,17 +103,26 @@ pub fn minute_of(at: Timestamp) -> i64 {
 
 /// Whether what was booked in the minute `at` still counts in the minute `now`.
 fn counts(at: i64, now: i64) -> bool {
-    at > now - MINUTES
+    at > now.saturating_sub(MINUTES)
 }
 
 /// All sessions together used what they may in an hour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("the limit of {limit} tokens an hour over all sessions is reached")]
+#[error("the limit of {limit} tokens an hour over all sessions is reached; {}", when(.retry_after.as_ref()))]
 pub struct HourlyLimit {
     /// The limit.
     pub limit: u64,
-    /// After how long there is room; `None` when there never will be.
+    /// After how long there is room if nobody else takes it, in whole minutes; `None` when there never will be.
     pub retry_after: Option<SignedDuration>,
+}
+
+/// When to try again, for a person.
+fn when(retry_after: Option<&SignedDuration>) -> String {
+    match retry_after.map(SignedDuration::as_mins) {
+        Some(1) => "try again in 1 minute".into(),
+        Some(minutes) => format!("try again in {minutes} minutes"),
+        None => "so many at once never fit, raise the limit".into(),
+    }
 }
 
 #[cfg(test)]
@@ -132,8 +145,32 @@ mod tests {
         window.take(at(60), 60).unwrap();
         assert_eq!(window.take(at(61), 101).unwrap_err().retry_after, None);
         let refused = window.take(at(10), 1).unwrap_err();
-        assert!(refused.retry_after.is_some(), "a clock set back frees nothing, and it is not for ever");
+        let then = Some(SignedDuration::from_mins(80));
+        assert_eq!(refused.retry_after, then, "a clock set back frees nothing, and it is not for ever");
         assert_eq!((window.used(at(60)), window.used(at(90)), window.used(at(120))), (100, 60, 0));
+    }
+
+    #[test]
+    fn a_refusal_says_when_to_try_again() {
+        let mut window = HourlyWindow::new(100);
+        window.take(at(0), 99).unwrap();
+        let mut refused = |minute, tokens| window.take(at(minute), tokens).unwrap_err().to_string();
+        let reached = "the limit of 100 tokens an hour over all sessions is reached";
+        assert_eq!(refused(59, 2), format!("{reached}; try again in 1 minute"));
+        assert_eq!(refused(5, 2), format!("{reached}; try again in 55 minutes"));
+        assert_eq!(refused(0, 101), format!("{reached}; so many at once never fit, raise the limit"));
+    }
+
+    #[test]
+    fn what_a_clock_that_ran_ahead_has_booked_is_waited_for_in_full() {
+        let mut window = HourlyWindow::from_minutes(100, [(600, 100), (3, 50)]);
+        for (minute, tokens, wait) in [(5, 1, 655), (600, 1, 60), (659, 100, 1)] {
+            let refused = window.take(at(minute), tokens).unwrap_err();
+            assert_eq!(refused.retry_after, Some(SignedDuration::from_mins(wait)), "in minute {minute}");
+        }
+        window.take(at(660), 100).unwrap();
+        let mut absurd = HourlyWindow::from_minutes(1, [(i64::MAX, 1), (i64::MIN, 1)]);
+        absurd.take(at(0), 1).unwrap_err();
     }
 
     #[test]
