@@ -14,6 +14,13 @@ use crate::names::Principal;
 pub trait Ledger: Send + Sync {
     /// Sets `worst` aside for work that is about to begin. `Exhausted` when a resource has too little left,
     /// `Transition` if the session is terminated, `UnknownSession`.
+    ///
+    /// What is set aside is one sum a session: whose it is, nobody records. So a settlement that comes after a
+    /// [`forfeit`](Self::forfeit) of its reservation books the same work a second time: `worst` counts as used since the
+    /// forfeit, and `actual` is added to it. Its `worst` is then taken from what others have set aside since, as far as
+    /// there is any: that much can be reserved once too often until nothing is set aside any more. Likewise a
+    /// reservation that is asked for again, because the answer to the first was lost, is set aside twice until somebody
+    /// forfeits.
     async fn reserve(&self, session: SessionId, worst: Usage, now: Timestamp) -> StoreResult<Account>;
 
     /// Gives `worst` back and books what was really used, also if it is more, and also on a terminated session: what
@@ -32,7 +39,8 @@ pub trait Ledger: Send + Sync {
     ) -> StoreResult<Account>;
 
     /// Books all that is set aside as used, with the same events and `unsettled` in the first: whoever set it aside is
-    /// gone. Nothing happens when nothing is set aside. `UnknownSession`.
+    /// gone, and none of them may settle any more (see [`reserve`](Self::reserve)). Nothing happens when nothing is set
+    /// aside. `UnknownSession`.
     async fn forfeit(&self, session: SessionId, now: Timestamp) -> StoreResult<Account>;
 
     /// Changes the limits and appends a `session.budget` event, unless the limits are the same afterwards.

@@ -96,6 +96,9 @@ pub trait SessionStore: Send + Sync {
     /// `active → idle → suspended → terminated` (`ttl_expired`), several steps at once where their times have come,
     /// each with its `session.state` event. Never one with a run that is not over. Returns where each is now; fewer
     /// than `limit` means that none is left.
+    ///
+    /// `now` is to come from a clock that is not stepped while the host lives: one that leaps forward by a day makes
+    /// every suspended session's time come, and none of them comes back.
     async fn sweep(&self, sweep: &Sweep, now: Timestamp) -> StoreResult<Vec<Swept>>;
 
     /// Gives the session another label, or none, and appends a `session.label` event. A terminated session may

@@ -158,6 +158,21 @@ pub async fn what_is_forfeited_counts_as_used(f: &Fixture) {
     assert_refused!(f.store.forfeit(f.env.session_id(), f.now()), StoreError::UnknownSession(_));
 }
 
+/// A settlement behind the forfeit of its reservation books its work again, and gives back what others have set aside
+/// since, as far as there is any.
+pub async fn a_settlement_after_a_forfeit_books_again(f: &Fixture) {
+    let id = session(f).await;
+    reserve(f, id, tokens(40)).await;
+    f.store.forfeit(id, f.now()).await.unwrap();
+    reserve(f, id, tokens(30)).await;
+    let late = settle(f, id, tokens(40), tokens(5)).await;
+    assert_eq!((late.used, late.reserved), (tokens(45), Usage::NONE));
+    let other = settle(f, id, tokens(30), tokens(10)).await;
+    assert_eq!((other.used, other.reserved), (tokens(55), Usage::NONE));
+    let texts: Vec<_> = f.records(id).await.iter().map(|event| event.payload.as_str().to_owned()).collect();
+    assert_eq!(texts[1..], [r#"{"tokens":40,"unsettled":true}"#, r#"{"tokens":5}"#, r#"{"tokens":10}"#]);
+}
+
 /// Limits are replaced or raised, with who did it; the same limits again are no change. What was used and what is set
 /// aside stays.
 pub async fn limits_are_changed_and_recorded(f: &Fixture) {

@@ -218,6 +218,7 @@ macro_rules! conformance_cases {
             a_settlement_books_what_was_used
             each_crossing_warns_once
             what_is_forfeited_counts_as_used
+            a_settlement_after_a_forfeit_books_again
             limits_are_changed_and_recorded
             a_terminated_session_only_settles
             accounts_hold_every_number
