@@ -126,6 +126,17 @@ impl<F: SessionFactory> SessionManager<F> {
         &self.inner.options
     }
 
+    /// Becomes ready after each change that may have made room: a session that left, was suspended or ended, a run that
+    /// ended, an opening that failed. Also after others, so whoever wakes up asks again (for [`vacancies`](Self::vacancies),
+    /// say) before relying on anything. The number counts the changes and wraps around; it has no other meaning.
+    ///
+    /// What time alone brings about is no change: an engine that refused to be suspended may be asked to give way again after
+    /// a minute, and nobody says so.
+    #[must_use]
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
+        self.inner.changes.subscribe()
+    }
+
     pub(crate) fn lock(&self) -> MutexGuard<'_, State<F>> {
         // Every change is whole when a method of the registry returns, and those do not panic.
         self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -144,23 +155,13 @@ impl<F: SessionFactory> SessionManager<F> {
         self.inner.steady.now()
     }
 
-    /// Becomes ready after each change that may have made room for one more session.
-    #[must_use]
-    pub fn subscribe(&self) -> watch::Receiver<u64> {
-        self.inner.changes.subscribe()
-    }
-
-    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
-        self.inner.changes.subscribe()
-    }
-
     pub(crate) fn leaving(&self) -> &CancellationToken {
         &self.inner.leaving
     }
 
     /// Waits until `check` answers. It is asked at once, and again after each change.
     pub(crate) async fn until<T>(&self, mut check: impl FnMut(&mut State<F>) -> Option<T>) -> T {
-        let mut changes = self.changes();
+        let mut changes = self.subscribe();
         loop {
             if let Some(answer) = check(&mut self.lock()) {
                 return answer;

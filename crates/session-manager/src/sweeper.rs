@@ -113,7 +113,7 @@ impl<F: SessionFactory> SessionManager<F> {
 
     async fn sweep_until(&self, stop: CancellationToken) {
         let mut acts = JoinSet::new();
-        let mut changes = self.changes();
+        let mut changes = self.subscribe();
         loop {
             changes.mark_unchanged();
             let now = self.steady_now();

@@ -205,7 +205,7 @@ impl<F: SessionFactory> SessionManager<F> {
     /// Asks for a place until there is one, or it is certain that there will be none.
     async fn place(&self, request: &SessionRequest) -> Result<Asked<F>, OpenError> {
         let session = self.inner.env.session_id();
-        let mut changes = self.changes();
+        let mut changes = self.subscribe();
         let asked = timeout(self.inner.options.answer_within, async {
             loop {
                 let answer = {

@@ -37,7 +37,7 @@ impl<F: SessionFactory> SessionManager<F> {
 
     async fn reopen(&self, session: SessionId) -> Result<Granted<F>, ResumeError> {
         let within = self.inner.options.answer_within;
-        let mut changes = self.changes();
+        let mut changes = self.subscribe();
         let mut crowded = false;
         let asked = timeout(within, async {
             loop {

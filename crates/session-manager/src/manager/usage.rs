@@ -50,7 +50,7 @@ impl<F: SessionFactory> SessionManager<F> {
         session: SessionId,
         ask: impl Fn(&Self) -> Result<T, Unusable>,
     ) -> Result<T, UseError> {
-        let mut changes = self.changes();
+        let mut changes = self.subscribe();
         let within = self.inner.options.answer_within;
         let asked = timeout(within, async {
             loop {

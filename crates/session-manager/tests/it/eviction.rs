@@ -128,3 +128,22 @@ async fn the_limit_of_a_principal_is_its_own() {
     assert!(refused.own && refused.limit == 3);
     world.manager.create(request("you")).await.unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn whoever_waits_for_room_is_woken_by_whatever_may_have_made_some() {
+    let world = World::limited(Limits { active_max: 1, ..limits(EvictionStrategy::SuspendOldestIdle) });
+    let mut changes = world.manager.subscribe();
+    let session = world.open().await.id();
+    let run = world.manager.acquire(session).await.unwrap();
+    assert_eq!(world.manager.vacancies(), 0);
+    changes.mark_unchanged();
+    world.settle().await;
+    assert!(!changes.has_changed().unwrap(), "nothing happens");
+    drop(run);
+    assert!(changes.has_changed().unwrap(), "a run that ended makes its session give way");
+    assert_eq!(world.manager.vacancies(), 1);
+    changes.mark_unchanged();
+    world.manager.terminate(session, TerminationReason::Stopped).await.unwrap();
+    assert!(changes.has_changed().unwrap(), "an end leaves a place");
+    assert_eq!(world.manager.vacancies(), 1);
+}
