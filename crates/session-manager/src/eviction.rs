@@ -21,6 +21,18 @@ pub struct Candidate<'r> {
     pub opened_at: Timestamp,
     /// Its engine refused to be suspended a short while ago.
     pub refused: bool,
+    /// Which of the engines it has, and how often it was used.
+    pub version: Version,
+}
+
+/// Which of the engines that were ever here a session has, and how often the session was used: tells whether it is still as
+/// it was when somebody looked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Version {
+    /// The number of the engine. None is given out twice.
+    pub generation: u64,
+    /// How often the session was used.
+    pub uses: u32,
 }
 
 /// The session that gives way, and how.
@@ -30,6 +42,8 @@ pub struct Victim {
     pub session: SessionId,
     /// What becomes of it.
     pub fate: Fate,
+    /// What it was like when it was chosen: if that has changed, it does not give way.
+    pub version: Version,
 }
 
 /// What becomes of a session that gives way.
@@ -39,6 +53,12 @@ pub enum Fate {
     Suspended,
     /// It is over.
     Terminated,
+}
+
+impl Candidate<'_> {
+    fn victim(self, fate: Fate) -> Victim {
+        Victim { session: self.session, fate, version: self.version }
+    }
 }
 
 /// The session that gives way to one of `principal`, if any may.
@@ -61,11 +81,11 @@ pub fn pick_victim<'r>(
                 let alone_since = candidate.idle_since.unwrap_or(candidate.last_used);
                 (foreign, active, alone_since, candidate.session)
             })
-            .map(|candidate| Victim { session: candidate.session, fate: Fate::Suspended }),
+            .map(|candidate| candidate.victim(Fate::Suspended)),
         EvictionStrategy::TerminateOldest => candidates
             .filter(|candidate| may_give_way(strategy, principal, candidate.principal))
             .min_by_key(|candidate| (candidate.opened_at, candidate.session))
-            .map(|candidate| Victim { session: candidate.session, fate: Fate::Terminated }),
+            .map(|candidate| candidate.victim(Fate::Terminated)),
     }
 }
 
@@ -100,6 +120,7 @@ mod tests {
             last_used: at(used),
             opened_at: at(0),
             refused: false,
+            version: Version::default(),
         }
     }
 

@@ -192,12 +192,14 @@ impl<F: SessionFactory> fmt::Debug for Resuming<F> {
 pub struct InFlight<F: SessionFactory> {
     manager: SessionManager<F>,
     handle: HandleOf<F>,
+    /// Which engine is in use: another one's uses are not ended by this.
+    generation: u64,
 }
 
 impl<F: SessionFactory> InFlight<F> {
     /// Guards a use that the registry has just counted.
-    pub(crate) fn new(manager: SessionManager<F>, handle: HandleOf<F>) -> Self {
-        Self { manager, handle }
+    pub(crate) fn new(manager: SessionManager<F>, handle: HandleOf<F>, generation: u64) -> Self {
+        Self { manager, handle, generation }
     }
 
     pub(crate) fn manager(&self) -> &SessionManager<F> {
@@ -225,8 +227,8 @@ impl<F: SessionFactory> InFlight<F> {
 
 impl<F: SessionFactory> Drop for InFlight<F> {
     fn drop(&mut self) {
-        let session = self.handle.id();
-        self.manager.change(|state, now| state.registry.end_use(now, session));
+        let (session, generation) = (self.handle.id(), self.generation);
+        self.manager.change(|state, now| state.registry.end_use(now, session, generation));
     }
 }
 

@@ -40,6 +40,7 @@ pub(crate) use open::RETRY_WHEN_ALL_ARE_BUSY;
 pub use open::{Admission, Refused, Reopening};
 pub use slot::Owner;
 
+use crate::eviction::{Fate, Victim};
 use crate::options::Limits;
 use books::Books;
 use due::Deadlines;
@@ -61,6 +62,8 @@ pub struct Registry<H, D> {
     deadlines: Deadlines,
     /// How each slot counts. Kept, not computed: there may be a million slots.
     books: Books,
+    /// Engines that were ever here: the number of the last.
+    engines: u64,
 }
 
 /// A session as it is now.
@@ -96,6 +99,28 @@ pub enum Used {
     Stayed,
     /// It was idle and is active.
     Woke,
+}
+
+/// A use that began.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Begun<H> {
+    /// What it changed.
+    pub used: Used,
+    /// The live half of the session.
+    pub handle: H,
+    /// Which engine is used: to be given to [`Registry::end_use`].
+    pub generation: u64,
+}
+
+/// What an attempt to have a session give way came to.
+#[derive(Debug)]
+pub enum Evicting<H> {
+    /// Have the engine write out what is still to be written, then say so with [`Registry::flushed`].
+    Flush(H),
+    /// Let go of the engine, then say so with [`Registry::closed`].
+    Close(H),
+    /// Nothing: it is not as it was when it was chosen. Ask for room again.
+    Stays,
 }
 
 /// What an attempt to suspend came to.
@@ -155,6 +180,7 @@ impl<H: Clone, D> Registry<H, D> {
             keys: HashMap::new(),
             deadlines: Deadlines::default(),
             books: Books::default(),
+            engines: 0,
         }
     }
 
@@ -238,17 +264,19 @@ impl<H: Clone, D> Registry<H, D> {
     }
 
     /// A run begins in the session. Until [`end_use`](Self::end_use) it is neither idle nor suspended nor evicted.
-    pub fn begin_use(&mut self, now: Timestamp, session: SessionId) -> Result<(Used, H), Unusable> {
+    pub fn begin_use(&mut self, now: Timestamp, session: SessionId) -> Result<Begun<H>, Unusable> {
         let slot = self.slots.get_mut(&session).ok_or(Unusable::Unknown)?;
         let used = slot.wake(now)?;
         let handle = slot.handle().ok_or(Unusable::Moving)?.clone();
         slot.in_flight = slot.in_flight.saturating_add(1);
-        Ok((used, handle))
+        Ok(Begun { used, handle, generation: slot.version.generation })
     }
 
-    /// A run in the session ended. Its idle time begins now, unless another goes on. Without a run nothing ends.
-    pub fn end_use(&mut self, now: Timestamp, session: SessionId) {
+    /// A run in the session ended, which used the engine of this generation. The idle time begins now, unless another run goes
+    /// on. Nothing ends without a run, or when the session has another engine by now.
+    pub fn end_use(&mut self, now: Timestamp, session: SessionId, generation: u64) {
         if let Some(slot) = self.slots.get_mut(&session)
+            && slot.version.generation == generation
             && let Some(rest) = slot.in_flight.checked_sub(1)
         {
             slot.in_flight = rest;
@@ -259,6 +287,29 @@ impl<H: Clone, D> Registry<H, D> {
 
     // Suspending and ending.
 
+    /// The session is to give way, as it was chosen to: only if nothing has happened in it since.
+    pub fn begin_evict(&mut self, victim: Victim) -> Evicting<H> {
+        let Some(slot) = self.slots.get_mut(&victim.session) else { return Evicting::Stays };
+        let Phase::Live { handle, idle_since } = &slot.phase else { return Evicting::Stays };
+        if slot.in_flight > 0 || slot.version != victim.version {
+            return Evicting::Stays;
+        }
+        let (handle, idle_since) = (handle.clone(), *idle_since);
+        match victim.fate {
+            Fate::Suspended => {
+                slot.phase =
+                    Phase::Flushing { handle: handle.clone(), idle_since, uses: slot.version.uses };
+                Evicting::Flush(handle)
+            }
+            Fate::Terminated => {
+                let next = Next::Terminated(TerminationReason::Evicted);
+                slot.phase = Phase::Closing { handle: handle.clone(), idle_since, next };
+                self.deadlines.disarm(victim.session, slot);
+                Evicting::Close(handle)
+            }
+        }
+    }
+
     /// Somebody wants the session suspended now.
     pub fn begin_suspend(&mut self, session: SessionId) -> Result<Suspending<H>, Unusable> {
         let slot = self.slots.get_mut(&session).ok_or(Unusable::Unknown)?;
@@ -266,7 +317,7 @@ impl<H: Clone, D> Registry<H, D> {
             Phase::Live { .. } if slot.in_flight > 0 => Ok(Suspending::InUse),
             Phase::Live { handle, idle_since } => {
                 let (handle, idle_since) = (handle.clone(), *idle_since);
-                slot.phase = Phase::Flushing { handle: handle.clone(), idle_since, uses: slot.uses };
+                slot.phase = Phase::Flushing { handle: handle.clone(), idle_since, uses: slot.version.uses };
                 Ok(Suspending::Flush(handle))
             }
             Phase::Suspended(_) => Ok(Suspending::Already),
@@ -281,7 +332,7 @@ impl<H: Clone, D> Registry<H, D> {
         let Some(slot) = self.slots.get_mut(&session) else { return Flushed::Ended };
         let Phase::Flushing { handle, idle_since, uses } = &slot.phase else { return Flushed::Ended };
         let (handle, idle_since) = (handle.clone(), *idle_since);
-        if written && slot.in_flight == 0 && slot.uses == *uses {
+        if written && slot.in_flight == 0 && slot.version.uses == *uses {
             slot.phase = Phase::Closing { handle: handle.clone(), idle_since, next: Next::Suspended };
             self.deadlines.disarm(session, slot);
             return Flushed::Close(handle);

@@ -14,10 +14,10 @@ use tokio::time::timeout;
 
 use super::{HandleOf, SessionManager};
 use crate::error::StateError;
-use crate::eviction::{Fate, Victim};
+use crate::eviction::Victim;
 use crate::handle::Kept;
 use crate::recorded::{Arrival, Recorded};
-use crate::registry::{Closed, Flushed, Suspending, Terminating, Unusable};
+use crate::registry::{Closed, Evicting, Flushed, Suspending, Terminating, Unusable};
 
 /// How many sessions without an engine are ended at once: for each there is only a record to write.
 const RECORDS_AT_ONCE: usize = 32;
@@ -232,14 +232,18 @@ impl<F: SessionFactory> SessionManager<F> {
         answer
     }
 
-    /// Has a session give way. Whether it did, the registry knows: one that refused is not asked again for a while.
+    /// Has a session give way, if it is still as it was when it was chosen. Whether it did, the registry knows: one that
+    /// refused is not asked again for a while.
     pub(super) async fn give_way(&self, victim: Victim) {
-        let Victim { session, fate } = victim;
-        let answer = match fate {
-            Fate::Suspended => self.suspend(session).await,
-            Fate::Terminated => self.terminate(session, TerminationReason::Evicted).await,
-        };
-        if let Err(error) = answer {
+        let (manager, session) = (self.clone(), victim.session);
+        let answer = self.carry_out(async move {
+            match manager.change(|state, _| state.registry.begin_evict(victim)) {
+                Evicting::Flush(handle) => manager.flush(handle, false).await,
+                Evicting::Close(handle) => manager.end(handle, TerminationReason::Evicted).await,
+                Evicting::Stays => Ok(()),
+            }
+        });
+        if let Err(error) = answer.await {
             tracing::debug!(%session, %error, "a session that was to give way");
         }
     }

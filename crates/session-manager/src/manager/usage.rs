@@ -7,7 +7,7 @@ use tokio::time::timeout;
 use super::{HandleOf, SessionManager};
 use crate::error::UseError;
 use crate::guards::InFlight;
-use crate::registry::{Unusable, Used};
+use crate::registry::{Begun, Unusable, Used};
 
 impl<F: SessionFactory> SessionManager<F> {
     /// A run begins in the session: until the guard is dropped, the session is neither idle nor suspended, and nobody makes
@@ -20,9 +20,10 @@ impl<F: SessionFactory> SessionManager<F> {
             if state.parting.is_some() {
                 return Err(Unusable::Unknown);
             }
-            state.registry.begin_use(now, session).map(|(_, handle)| handle)
+            state.registry.begin_use(now, session)
         });
-        let guard = InFlight::new(self.clone(), guard.await?);
+        let Begun { handle, generation, .. } = guard.await?;
+        let guard = InFlight::new(self.clone(), handle, generation);
         match self.record_use(guard.handle()).await {
             Some(source) => Err(UseError::Elsewhere { session, source }),
             None => Ok(guard),

@@ -89,7 +89,7 @@ impl<H: Clone, D> Registry<H, D> {
             }
             Phase::Live { handle, idle_since } => {
                 let (handle, idle_since) = (handle.clone(), *idle_since);
-                slot.phase = Phase::Flushing { handle: handle.clone(), idle_since, uses: slot.uses };
+                slot.phase = Phase::Flushing { handle: handle.clone(), idle_since, uses: slot.version.uses };
                 Some(Due::Suspend(session, handle))
             }
             Phase::Suspended(_) => {

@@ -138,6 +138,8 @@ impl<H: Clone, D: Clone> Registry<H, D> {
             return Err(reason);
         }
         slot.phase = Phase::Live { handle, idle_since: None };
+        self.engines += 1;
+        slot.version.generation = self.engines;
         slot.used(now);
         self.deadlines.arm(session, slot, &self.limits);
         Ok(())
@@ -236,6 +238,7 @@ pub(super) fn candidate<H, D>(
             last_used: slot.last_used,
             opened_at: slot.opened_at,
             refused: slot.in_peace_until > now,
+            version: slot.version,
         }),
         Phase::Live { .. }
         | Phase::Opening { .. }

@@ -9,6 +9,7 @@ use session_core::state::TerminationReason;
 
 use super::books::Standing;
 use super::{Unusable, Used, later};
+use crate::eviction::Version;
 use crate::options::Limits;
 
 /// Whose session, and by which name of theirs.
@@ -29,8 +30,8 @@ pub(super) struct Slot<H, D> {
     pub(super) opened_at: Timestamp,
     /// When it was last used.
     pub(super) last_used: Timestamp,
-    /// How often it was used: tells whether it was used meanwhile.
-    pub(super) uses: u32,
+    /// Its engine, and how often it was used: tells whether it was used meanwhile.
+    pub(super) version: Version,
     /// Runs in flight.
     pub(super) in_flight: u32,
     /// Its entry among the deadlines. May lie before its true deadline, never behind it.
@@ -116,7 +117,7 @@ impl<H, D> Slot<H, D> {
             phase,
             opened_at: now,
             last_used: now,
-            uses: 0,
+            version: Version::default(),
             in_flight: 0,
             armed: None,
             in_peace_until: Timestamp::MIN,
@@ -203,6 +204,6 @@ impl<H, D> Slot<H, D> {
     /// It was used.
     pub(super) fn used(&mut self, now: Timestamp) {
         self.last_used = self.last_used.max(now);
-        self.uses = self.uses.wrapping_add(1);
+        self.version.uses = self.version.uses.wrapping_add(1);
     }
 }

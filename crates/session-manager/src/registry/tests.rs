@@ -112,7 +112,7 @@ impl Registry<u64, u64> {
             }
             Phase::Flushing { uses, idle_since, .. } => {
                 assert_eq!(*idle_since, None);
-                assert_ne!(*uses, slot.uses, "the suspension must be called off");
+                assert_ne!(*uses, slot.version.uses, "the suspension must be called off");
             }
             Phase::Closing { next, .. } => assert_ne!(*next, Next::Suspended),
             Phase::Opening { .. } | Phase::Suspended(_) => panic!("{session} is used without an engine"),

@@ -147,3 +147,21 @@ async fn whoever_waits_for_room_is_woken_by_whatever_may_have_made_some() {
     assert!(changes.has_changed().unwrap(), "an end leaves a place");
     assert_eq!(world.manager.vacancies(), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn one_that_is_used_after_it_was_chosen_does_not_give_way() {
+    for eviction in [EvictionStrategy::TerminateOldest, EvictionStrategy::SuspendOldestIdle] {
+        let world = World::limited(Limits { active_max: 1, ..limits(eviction) });
+        let session = world.open().await.id();
+        // The run begins between the choice and what comes of it.
+        let (new, run) =
+            tokio::join!(world.manager.create(request("me")), world.manager.acquire(session));
+        let run = run.unwrap();
+        assert!(matches!(new, Err(OpenError::Capacity(_))), "{eviction:?}");
+        assert!(!run.handle().is_ended(), "{eviction:?}");
+        assert_eq!((world.state(session), world.journal().len()), ("active", 2), "{eviction:?}");
+        drop(run);
+        world.open().await;
+        assert_ne!(world.state(session), "active", "{eviction:?}");
+    }
+}

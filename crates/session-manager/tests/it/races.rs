@@ -13,7 +13,7 @@ use session_core::ports::{
 };
 use session_core::state::Trigger;
 use session_core::{ManagedSession, SessionId, SessionState, TerminationReason, testing};
-use session_manager::options::Limits;
+use session_manager::options::{EvictionStrategy, Limits};
 use session_manager::{ManagerOptions, Parting, SessionManager};
 
 use crate::world::{key, request};
@@ -42,6 +42,8 @@ struct Books {
     dice: Dice,
     records: Mutex<HashMap<SessionId, SessionState>>,
     engines: Mutex<HashMap<SessionId, u32>>,
+    /// Runs in flight, as those who began them know.
+    runs: Mutex<HashMap<SessionId, u32>>,
     faults: Mutex<Vec<String>>,
 }
 
@@ -50,7 +52,17 @@ impl Books {
         self.faults.lock().unwrap().push(what);
     }
 
+    fn run(&self, session: SessionId, change: impl FnOnce(u32) -> u32) {
+        let mut runs = self.runs.lock().unwrap();
+        let count = runs.entry(session).or_default();
+        *count = change(*count);
+    }
+
     fn moved(&self, session: SessionId, trigger: Trigger) -> Result<(), SinkError> {
+        let in_flight = self.runs.lock().unwrap().get(&session).is_some_and(|runs| *runs > 0);
+        if in_flight && trigger == Trigger::Terminate(TerminationReason::Evicted) {
+            self.fault(format!("{session}: gives way with a run in flight"));
+        }
         let mut records = self.records.lock().unwrap();
         let Some(state) = records.get_mut(&session) else {
             return Err(SinkError::Superseded("it was never made".into()));
@@ -162,6 +174,8 @@ async fn act(manager: SessionManager<Maker>, books: Arc<Books>) {
         (8, Some(session)) => drop(manager.touch(session).await),
         (_, Some(session)) => {
             if let Ok(run) = manager.acquire(session).await {
+                books.run(session, |runs| runs + 1);
+                let _ends = Ends(session, Arc::clone(&books));
                 dice.dawdle().await;
                 if manager.view(session).is_some_and(|view| view.state.name() == "suspended") {
                     books.fault(format!("{session}: suspended with a run in flight"));
@@ -172,15 +186,26 @@ async fn act(manager: SessionManager<Maker>, books: Arc<Books>) {
     }
 }
 
+/// Notes that a run ends, also when whoever began it leaves.
+struct Ends(SessionId, Arc<Books>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.1.run(self.0, |runs| runs - 1);
+    }
+}
+
 async fn one_seed(seed: u64) {
     let (env, clock) = testing::env();
     let books = Arc::new(Books {
         dice: Dice(AtomicU64::new(seed.wrapping_mul(0xD134_2543_DE82_EF95))),
         records: Mutex::default(),
         engines: Mutex::default(),
+        runs: Mutex::default(),
         faults: Mutex::default(),
     });
-    let limits = Limits { active_max: 3, active_per_principal_max: None, ..Limits::default() };
+    let eviction = EvictionStrategy::ALL[usize::try_from(books.dice.below(3)).unwrap()];
+    let limits = Limits { active_max: 3, active_per_principal_max: None, eviction, ..Limits::default() };
     let options = ManagerOptions { limits, ..ManagerOptions::default() };
     let sink = Arc::new(Clerk(Arc::clone(&books)));
     let manager = SessionManager::new(env, options, Maker(Arc::clone(&books)), sink).unwrap();

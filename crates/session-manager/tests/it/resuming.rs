@@ -260,3 +260,23 @@ async fn an_expiry_in_the_record_counts_by_the_wall_clock_at_that_moment() {
     world.manager.track(record.clone()).unwrap();
     assert_eq!(world.manager.sweep().await.expired, [record.id]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_run_of_an_engine_that_is_gone_ends_no_run_of_the_next() {
+    let world = World::new();
+    let handle = world.open().await;
+    let session = handle.id();
+    let old = world.manager.acquire(session).await.unwrap();
+    world.behaves(Point::Report("reserved"), Behaves::Objects);
+    old.reserve(Usage { turns: 1, ..Usage::NONE }, None).await.unwrap_err();
+    world.settle().await;
+    assert_eq!(world.state(session), "none", "its record is another's, and it is let go of");
+    world.manager.track(handle.session().clone()).unwrap();
+    world.manager.begin_resume(session).await.unwrap().complete().await.unwrap();
+    let run = world.manager.acquire(session).await.unwrap();
+    drop(old);
+    assert_eq!(world.manager.view(session).unwrap().in_flight, 1);
+    assert!(matches!(world.manager.suspend(session).await, Err(StateError::InUse(_))));
+    drop(run);
+    world.manager.suspend(session).await.unwrap();
+}

@@ -7,6 +7,7 @@ use proptest_state_machine::{ReferenceStateMachine, StateMachineTest, prop_state
 
 use super::model::{KEYS, Model, PRINCIPALS};
 use super::*;
+use crate::eviction::{Fate, Version, Victim};
 
 /// What happens next. Which session is meant is a position among those that are there, counted round; one beyond them is
 /// a session that nobody knows.
@@ -26,7 +27,8 @@ enum Step {
     Failed(u8),
     Touch(u8),
     BeginUse(u8),
-    EndUse(u8),
+    EndUse(u8, bool),
+    BeginEvict(u8, bool, bool),
     BeginSuspend(u8),
     Flushed(u8, bool),
     BeginTerminate(u8, u8),
@@ -55,7 +57,8 @@ enum Call {
     Failed(u64),
     Touch(u64),
     BeginUse(u64),
-    EndUse(u64),
+    EndUse(u64, u64),
+    BeginEvict(u64, Version, Fate),
     BeginSuspend(u64),
     Flushed(u64, bool),
     BeginTerminate(u64, TerminationReason),
@@ -108,7 +111,18 @@ impl World {
             Step::Failed(pick) => Call::Failed(self.number(pick)),
             Step::Touch(pick) => Call::Touch(self.number(pick)),
             Step::BeginUse(pick) => Call::BeginUse(self.number(pick)),
-            Step::EndUse(pick) => Call::EndUse(self.number(pick)),
+            Step::EndUse(pick, current) => {
+                let number = self.number(pick);
+                let generation = self.model.as_victim(number, Fate::Suspended).version.generation;
+                Call::EndUse(number, if current { generation } else { generation.saturating_sub(1) })
+            }
+            Step::BeginEvict(pick, current, ends) => {
+                let number = self.number(pick);
+                let fate = if ends { Fate::Terminated } else { Fate::Suspended };
+                let version = self.model.as_victim(number, fate).version;
+                let before = Version { uses: version.uses.saturating_sub(1), ..version };
+                Call::BeginEvict(number, if current { version } else { before }, fate)
+            }
             Step::BeginSuspend(pick) => Call::BeginSuspend(self.number(pick)),
             Step::Flushed(pick, written) => Call::Flushed(self.number(pick), written),
             Step::BeginTerminate(pick, why) => {
@@ -164,10 +178,11 @@ fn on_model(model: &mut Model, call: Call) -> Box<dyn Debug> {
         Call::Failed(number) => Box::new(model.failed(number)),
         Call::Touch(number) => Box::new(model.touch(number)),
         Call::BeginUse(number) => Box::new(model.begin_use(number)),
-        Call::EndUse(number) => {
-            model.end_use(number);
+        Call::EndUse(number, generation) => {
+            model.end_use(number, generation);
             Box::new(())
         }
+        Call::BeginEvict(number, version, fate) => Box::new(model.begin_evict(number, version, fate)),
         Call::BeginSuspend(number) => Box::new(model.begin_suspend(number)),
         Call::Flushed(number, written) => Box::new(model.flushed(number, written)),
         Call::BeginTerminate(number, reason) => Box::new(model.begin_terminate(number, reason)),
@@ -188,9 +203,12 @@ fn on_registry(sessions: &mut Sessions, now: Timestamp, call: Call) -> Box<dyn D
         Call::Failed(number) => Box::new(sessions.failed(id(number))),
         Call::Touch(number) => Box::new(sessions.touch(now, id(number))),
         Call::BeginUse(number) => Box::new(sessions.begin_use(now, id(number))),
-        Call::EndUse(number) => {
-            sessions.end_use(now, id(number));
+        Call::EndUse(number, generation) => {
+            sessions.end_use(now, id(number), generation);
             Box::new(())
+        }
+        Call::BeginEvict(number, version, fate) => {
+            Box::new(sessions.begin_evict(Victim { session: id(number), fate, version }))
         }
         Call::BeginSuspend(number) => Box::new(sessions.begin_suspend(id(number))),
         Call::Flushed(number, written) => Box::new(sessions.flushed(now, id(number), written)),
@@ -214,8 +232,9 @@ fn step() -> impl Strategy<Value = Step> {
         31..32 => Step::Failed(a),
         32..38 => Step::Touch(a),
         38..45 => Step::BeginUse(a),
-        45..51 => Step::EndUse(a),
-        51..57 => Step::BeginSuspend(a),
+        45..50 => Step::EndUse(a, b % 8 > 0),
+        50..53 => Step::BeginEvict(a, b % 4 > 0, c % 2 > 0),
+        53..57 => Step::BeginSuspend(a),
         57..58 => Step::Flushed(a, b % 2 == 0),
         58..63 => Step::BeginTerminate(a, b),
         63..64 => Step::Closed(a),
@@ -261,7 +280,7 @@ impl ReferenceStateMachine for World {
 
     fn init_state() -> BoxedStrategy<Self> {
         let new = |limits| {
-            let model = Model { limits, now: at(0), sessions: Vec::new() };
+            let model = Model { limits, now: at(0), sessions: Vec::new(), engines: 0 };
             Self { model, drawn: 0, call: Call::Nothing, answer: "()".into() }
         };
         limits().prop_map(new).boxed()

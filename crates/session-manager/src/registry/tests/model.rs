@@ -2,7 +2,7 @@
 //! it anew each time.
 
 use super::*;
-use crate::eviction::{Fate, Victim};
+use crate::eviction::{Fate, Version, Victim};
 use crate::registry::open::RETRY_WHEN_ALL_ARE_BUSY;
 
 pub(super) const PRINCIPALS: [&str; 3] = ["me", "you", "they"];
@@ -14,6 +14,8 @@ pub(super) struct Model {
     pub(super) limits: Limits,
     pub(super) now: Timestamp,
     pub(super) sessions: Vec<Session>,
+    /// Engines so far.
+    pub(super) engines: u64,
 }
 
 #[derive(Debug, Clone)]
@@ -26,6 +28,7 @@ pub(super) struct Session {
     pub(super) runs: u32,
     opened_at: Timestamp,
     peace_until: Option<Timestamp>,
+    pub(super) version: Version,
 }
 
 #[derive(Debug, Clone)]
@@ -83,6 +86,11 @@ impl Session {
 
     pub(super) fn has_engine(&self) -> bool {
         self.handle().is_some() || matches!(self.stage, Stage::Closing { .. })
+    }
+
+    fn use_it(&mut self, now: Timestamp) {
+        self.last_used = self.last_used.max(now);
+        self.version.uses += 1;
     }
 
     fn is_closing(&self) -> bool {
@@ -157,7 +165,8 @@ impl Model {
 
     fn newcomer(&self, number: u64, who: &'static str, key: Option<&'static str>, stage: Stage) -> Session {
         let now = self.now;
-        Session { number, who, key, stage, last_used: now, runs: 0, opened_at: now, peace_until: None }
+        let version = Version::default();
+        Session { number, who, key, stage, last_used: now, runs: 0, opened_at: now, peace_until: None, version }
     }
 
     pub(super) fn track(
@@ -225,7 +234,13 @@ impl Model {
             }
         }
         choices.sort_by_key(|&(foreign, active, since, number, _)| (foreign, active, since, number));
-        choices.first().map(|&(.., number, fate)| Victim { session: id(number), fate })
+        choices.first().map(|&(.., number, fate)| self.as_victim(number, fate))
+    }
+
+    pub(super) fn as_victim(&self, number: u64, fate: Fate) -> Victim {
+        let session = self.index(number).map(|index| &self.sessions[index]);
+        let version = session.map_or_else(Version::default, |session| session.version);
+        Victim { session: id(number), fate, version }
     }
 
     fn hint(&self, who: &str, in_the_way: &[&Session]) -> SignedDuration {
@@ -269,7 +284,7 @@ impl Model {
     }
 
     pub(super) fn opened(&mut self, number: u64, handle: u64) -> Result<(), TerminationReason> {
-        let now = self.now;
+        let (now, engine) = (self.now, self.engines + 1);
         let session = self.find(number).ok_or(TerminationReason::Killed)?;
         match session.stage {
             Stage::Opening { doomed: Some(reason), .. } => {
@@ -278,7 +293,9 @@ impl Model {
             }
             Stage::Opening { .. } => {
                 session.stage = Stage::Live { handle, idle: None };
-                session.last_used = session.last_used.max(now);
+                session.version.generation = engine;
+                session.use_it(now);
+                self.engines = engine;
                 Ok(())
             }
             Stage::Live { .. } | Stage::Flushing { .. } | Stage::Closing { .. } | Stage::Suspended(_) => {
@@ -309,25 +326,41 @@ impl Model {
             Stage::Opening { .. } | Stage::Closing { .. } => return Err(Unusable::Moving),
             Stage::Suspended(_) => return Err(Unusable::Suspended),
         };
-        session.last_used = session.last_used.max(now);
+        session.use_it(now);
         Ok(if was_idle { Used::Woke } else { Used::Stayed })
     }
 
-    pub(super) fn begin_use(&mut self, number: u64) -> Result<(Used, u64), Unusable> {
+    pub(super) fn begin_use(&mut self, number: u64) -> Result<Begun<u64>, Unusable> {
         let used = self.touch(number)?;
         let session = self.find(number).unwrap();
         session.runs += 1;
-        Ok((used, session.handle().unwrap()))
+        let handle = session.handle().unwrap();
+        Ok(Begun { used, handle, generation: session.version.generation })
     }
 
-    pub(super) fn end_use(&mut self, number: u64) {
+    pub(super) fn end_use(&mut self, number: u64, generation: u64) {
         let now = self.now;
         if let Some(session) = self.find(number)
             && session.runs > 0
+            && session.version.generation == generation
         {
             session.runs -= 1;
-            session.last_used = session.last_used.max(now);
+            session.use_it(now);
         }
+    }
+
+    pub(super) fn begin_evict(&mut self, number: u64, version: Version, fate: Fate) -> Evicting<u64> {
+        let Some(session) = self.find(number) else { return Evicting::Stays };
+        let Stage::Live { handle, idle } = session.stage else { return Evicting::Stays };
+        if session.runs > 0 || session.version != version {
+            return Evicting::Stays;
+        }
+        if fate == Fate::Suspended {
+            session.stage = Stage::Flushing { handle, idle, used: false };
+            return Evicting::Flush(handle);
+        }
+        session.stage = Stage::Closing { idle, end: Some(TerminationReason::Evicted) };
+        Evicting::Close(handle)
     }
 
     pub(super) fn begin_suspend(&mut self, number: u64) -> Result<Suspending<u64>, Unusable> {

@@ -3,6 +3,7 @@
 use std::fmt::{self, Write as _};
 
 use super::*;
+use crate::eviction::{Fate, Version, Victim};
 
 const NOW: i64 = 20 * MINUTE;
 
@@ -92,8 +93,18 @@ const METHODS: &[(&str, Method)] = &[
     ("touch", |sessions| Box::new(sessions.touch(at(NOW), id(1)))),
     ("begin_use", |sessions| Box::new(sessions.begin_use(at(NOW), id(1)))),
     ("end_use", |sessions| {
-        sessions.end_use(at(NOW), id(1));
+        sessions.end_use(at(NOW), id(1), 1);
         Box::new(format_args!("-"))
+    }),
+    ("end_use, another engine", |sessions| {
+        sessions.end_use(at(NOW), id(1), 2);
+        Box::new(format_args!("-"))
+    }),
+    ("begin_evict, to be suspended", |sessions| Box::new(sessions.evict(Fate::Suspended))),
+    ("begin_evict, to be terminated", |sessions| Box::new(sessions.evict(Fate::Terminated))),
+    ("begin_evict, used since", |sessions| {
+        let version = Version { uses: u32::MAX, ..sessions.version() };
+        Box::new(sessions.begin_evict(Victim { session: id(1), fate: Fate::Terminated, version }))
     }),
     ("begin_suspend", |sessions| Box::new(sessions.begin_suspend(id(1)))),
     ("flushed", |sessions| Box::new(sessions.flushed(at(NOW), id(1), true))),
@@ -114,6 +125,17 @@ const METHODS: &[(&str, Method)] = &[
     }),
 ];
 
+impl Sessions {
+    fn version(&self) -> Version {
+        self.slots.get(&id(1)).map_or_else(Version::default, |slot| slot.version)
+    }
+
+    /// Has the session give way as it is now.
+    fn evict(&mut self, fate: Fate) -> Evicting<u64> {
+        self.begin_evict(Victim { session: id(1), fate, version: self.version() })
+    }
+}
+
 /// Where the session is, beside its public state.
 fn whereabouts(sessions: &Sessions) -> String {
     let Some(slot) = sessions.slots.get(&id(1)) else { return "none".into() };
@@ -124,7 +146,7 @@ fn whereabouts(sessions: &Sessions) -> String {
         }
         Phase::Live { handle, .. } => format!("live {handle}"),
         Phase::Flushing { handle, uses, .. } => {
-            format!("flushing {handle}{}", if *uses == slot.uses { "" } else { ", used" })
+            format!("flushing {handle}{}", if *uses == slot.version.uses { "" } else { ", used" })
         }
         Phase::Closing { handle, next, .. } => format!("closing {handle}, {next:?}"),
         Phase::Suspended(dormant) => format!("suspended {}", dormant.record),

@@ -4,12 +4,19 @@ use super::*;
 use crate::eviction::{Fate, Victim};
 use crate::registry::open::RETRY_WHEN_ALL_ARE_BUSY;
 
-fn suspended(number: u64) -> Admission {
-    Admission::After(Victim { session: id(number), fate: Fate::Suspended })
-}
+impl Sessions {
+    /// The session as it is now, chosen to give way.
+    fn victim(&self, number: u64, fate: Fate) -> Victim {
+        Victim { session: id(number), fate, version: self.slots[&id(number)].version }
+    }
 
-fn terminated(number: u64) -> Admission {
-    Admission::After(Victim { session: id(number), fate: Fate::Terminated })
+    fn suspended(&self, number: u64) -> Admission {
+        Admission::After(self.victim(number, Fate::Suspended))
+    }
+
+    fn terminated(&self, number: u64) -> Admission {
+        Admission::After(self.victim(number, Fate::Terminated))
+    }
 }
 
 fn refused(limit: u64, own: bool, retry_after: Option<SignedDuration>) -> Result<Admission, Refused> {
@@ -56,16 +63,16 @@ fn at_the_limit_the_oldest_idle_gives_way_and_its_place_is_taken() {
     let mut sessions = Sessions::new(with(EvictionStrategy::SuspendOldestIdle, 2));
     sessions.live(at(0), 1, owner("me"));
     sessions.live(at(1), 2, owner("me"));
-    assert_eq!(sessions.admit(at(2), id(3), owner("me")), Ok(suspended(1)), "used longest ago");
+    assert_eq!(sessions.admit(at(2), id(3), owner("me")), Ok(sessions.suspended(1)), "used longest ago");
     sessions.touch(at(3), id(1)).unwrap();
-    assert_eq!(sessions.admit(at(4), id(3), owner("me")), Ok(suspended(2)));
+    assert_eq!(sessions.admit(at(4), id(3), owner("me")), Ok(sessions.suspended(2)));
     sessions.begin_use(at(5), id(2)).unwrap();
-    assert_eq!(sessions.admit(at(6), id(3), owner("me")), Ok(suspended(1)), "never one with a run in flight");
+    assert_eq!(sessions.admit(at(6), id(3), owner("me")), Ok(sessions.suspended(1)), "never one with a run in flight");
     sessions.begin_use(at(7), id(1)).unwrap();
     let busy = refused(2, false, Some(RETRY_WHEN_ALL_ARE_BUSY));
     assert_eq!(sessions.admit(at(8), id(3), owner("me")), busy);
     assert_eq!(sessions.len(), 2, "whoever is refused leaves nothing behind");
-    sessions.end_use(at(9), id(1));
+    sessions.end_use(at(9), id(1), 1);
     sessions.suspend(at(10), 1);
     assert_eq!(sessions.admit(at(11), id(3), owner("me")), Ok(Admission::Reserved));
     sessions.audit();
@@ -87,7 +94,7 @@ fn a_place_is_taken_until_the_engine_is_let_go_of() {
     let again = sessions.reopen(at(1), id(1)).unwrap().unwrap_err();
     assert_eq!(again.retry_after, Some(RETRY_WHEN_ALL_ARE_BUSY), "who comes back is admitted like anybody");
     sessions.opened(at(2), id(2), 2).unwrap();
-    let victim = Victim { session: id(2), fate: Fate::Suspended };
+    let victim = sessions.victim(2, Fate::Suspended);
     assert_eq!(sessions.reopen(at(2), id(1)), Ok(Ok(Reopening::After(victim))));
     sessions.begin_terminate(id(2), TerminationReason::Stopped).unwrap();
     assert_eq!(sessions.reopen(at(2), id(1)), Ok(Ok(Reopening::Wait)));
@@ -102,12 +109,12 @@ fn the_own_limit_comes_first_and_concerns_ones_own_alone() {
     sessions.live(at(0), 2, owner("you"));
     assert_eq!(
         sessions.admit(at(6), id(3), owner("me")),
-        Ok(suspended(1)),
+        Ok(sessions.suspended(1)),
         "though another's was used before"
     );
     assert_eq!(
         sessions.admit(at(6), id(3), owner("they")),
-        Ok(suspended(2)),
+        Ok(sessions.suspended(2)),
         "who has none takes the oldest"
     );
     sessions.begin_use(at(7), id(1)).unwrap();
@@ -199,7 +206,7 @@ fn who_terminates_takes_the_oldest_of_ones_own_once() {
     sessions.live(at(2), 3, owner("me"));
     sessions.touch(at(9), id(2)).unwrap();
     let ask = |sessions: &mut Sessions| sessions.admit(at(10), id(4), owner("me"));
-    assert_eq!(ask(&mut sessions), Ok(terminated(2)), "opened first, whenever it was used");
+    assert_eq!(ask(&mut sessions), Ok(sessions.terminated(2)), "opened first, whenever it was used");
     sessions.begin_terminate(id(2), TerminationReason::Evicted).unwrap();
     assert_eq!(ask(&mut sessions), Ok(Admission::Wait), "one ends: no other has to");
     sessions.closed(at(11), id(2), 0).unwrap();
@@ -223,14 +230,14 @@ fn one_that_refuses_to_be_suspended_is_left_in_peace_for_a_while() {
     sessions.live(at(0), 1, owner("me"));
     sessions.live(at(1), 2, owner("me"));
     let ask = |sessions: &mut Sessions, now| sessions.admit(at(now), id(3), owner("me"));
-    assert_eq!(ask(&mut sessions, 2), Ok(suspended(1)));
+    assert_eq!(ask(&mut sessions, 2), Ok(sessions.suspended(1)));
     sessions.begin_suspend(id(1)).unwrap();
     assert!(matches!(sessions.flushed(at(3), id(1), false), Flushed::Goes));
-    assert_eq!(ask(&mut sessions, 4), Ok(suspended(2)), "the next one is asked");
+    assert_eq!(ask(&mut sessions, 4), Ok(sessions.suspended(2)), "the next one is asked");
     sessions.begin_use(at(4), id(2)).unwrap();
     let busy = refused(2, false, Some(RETRY_WHEN_ALL_ARE_BUSY));
     assert_eq!(ask(&mut sessions, MINUTE + 2), busy);
-    assert_eq!(ask(&mut sessions, MINUTE + 3), Ok(suspended(1)));
+    assert_eq!(ask(&mut sessions, MINUTE + 3), Ok(sessions.suspended(1)));
     sessions.audit();
 }
 

@@ -80,8 +80,8 @@ fn a_session_that_woke_is_idle_again_on_time() {
     assert_eq!(sessions.next_deadline(), Some(at(2 * IDLE + 1)));
     assert_eq!(sessions.due(at(2 * IDLE), 9), []);
     assert_eq!(sessions.due(at(2 * IDLE + 1), 9), [Due::Idled(id(1))]);
-    assert_eq!(sessions.begin_use(at(2 * IDLE + 2), id(1)), Ok((Used::Woke, 1)));
-    sessions.end_use(at(2 * IDLE + 3), id(1));
+    assert_eq!(sessions.begin_use(at(2 * IDLE + 2), id(1)), Ok(Begun { used: Used::Woke, handle: 1, generation: 1 }));
+    sessions.end_use(at(2 * IDLE + 3), id(1), 1);
     assert_eq!(sessions.next_deadline(), Some(at(3 * IDLE + 3)));
     sessions.audit();
 }
@@ -90,21 +90,21 @@ fn a_session_that_woke_is_idle_again_on_time() {
 fn a_run_in_flight_keeps_its_session_and_its_end_begins_the_idle_time() {
     let mut sessions = Sessions::new(roomy());
     sessions.live(at(0), 1, owner("me"));
-    assert_eq!(sessions.begin_use(at(0), id(1)), Ok((Used::Stayed, 1)));
-    assert_eq!(sessions.begin_use(at(0), id(1)), Ok((Used::Stayed, 1)));
+    assert_eq!(sessions.begin_use(at(0), id(1)), Ok(Begun { used: Used::Stayed, handle: 1, generation: 1 }));
+    assert_eq!(sessions.begin_use(at(0), id(1)), Ok(Begun { used: Used::Stayed, handle: 1, generation: 1 }));
     assert_eq!(sessions.due(at(DAY), 9), []);
     assert_eq!(sessions.next_deadline(), None);
     assert!(matches!(sessions.begin_suspend(id(1)), Ok(Suspending::InUse)));
-    sessions.end_use(at(DAY), id(1));
+    sessions.end_use(at(DAY), id(1), 1);
     assert_eq!(sessions.in_flight(id(1)), 1);
     assert_eq!(sessions.due(at(2 * DAY), 9), [], "the other goes on");
-    sessions.end_use(at(2 * DAY), id(1));
+    sessions.end_use(at(2 * DAY), id(1), 1);
     assert_eq!(sessions.next_deadline(), Some(at(2 * DAY + IDLE)));
     assert_eq!(sessions.due(at(2 * DAY + IDLE - 1), 9), []);
     assert_eq!(sessions.due(at(2 * DAY + IDLE), 9), [Due::Idled(id(1))]);
-    sessions.end_use(at(2 * DAY + IDLE), id(1));
+    sessions.end_use(at(2 * DAY + IDLE), id(1), 1);
     assert_eq!(sessions.state(1), "idle", "where no run is, none ends");
-    sessions.end_use(at(0), id(9));
+    sessions.end_use(at(0), id(9), 1);
     sessions.audit();
 }
 
@@ -120,8 +120,8 @@ fn a_use_calls_a_suspension_off_until_everything_is_written() {
     assert_eq!(sessions.next_deadline(), Some(at(SUSPENDED + IDLE)));
 
     assert!(matches!(sessions.begin_suspend(id(1)), Ok(Suspending::Flush(1))));
-    assert_eq!(sessions.begin_use(at(SUSPENDED + 2), id(1)), Ok((Used::Stayed, 1)));
-    sessions.end_use(at(SUSPENDED + 3), id(1));
+    assert_eq!(sessions.begin_use(at(SUSPENDED + 2), id(1)), Ok(Begun { used: Used::Stayed, handle: 1, generation: 1 }));
+    sessions.end_use(at(SUSPENDED + 3), id(1), 1);
     assert!(matches!(sessions.flushed(at(SUSPENDED + 4), id(1), true), Flushed::Goes), "used, and done");
     assert_eq!(
         sessions.next_deadline(),
