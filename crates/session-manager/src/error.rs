@@ -169,7 +169,8 @@ pub enum StateError {
     /// There is no such session here.
     #[error("there is no session {0} here: it is over, or it is not known to this process")]
     Unknown(SessionId),
-    /// It has a run in flight, or was used while its engine wrote out what was left. It goes on.
+    /// It has a run in flight, was used while its engine wrote out what was left, or its record says that somebody waits to
+    /// use it. It goes on.
     #[error("session {0} is in use: suspend it when its run has ended, or terminate it")]
     InUse(SessionId),
     /// Somebody ended it meanwhile.

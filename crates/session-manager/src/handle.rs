@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use session_core::budget::Meter;
+use session_core::budget::{Account, Meter, Usage};
 use session_core::context::SessionContext;
 use session_core::history::History;
 use session_core::names::AgentKey;
@@ -125,18 +125,21 @@ impl<E: Engine> Releasable<E> {
     }
 
     async fn release(&self, why: Release) {
+        // First: who waits here in vain has let go of nothing, and can be followed by another who does.
+        let _over = self.writing.lock().await;
         if !self.released.swap(true, Ordering::AcqRel) {
-            let _over = self.writing.lock().await;
             self.engine.shutdown(why).await;
         }
     }
 }
 
-/// What of a session outlives its engines: its record as it was when the manager learnt of it, its meter, its context, and
+/// What of a session outlives its engines: its record as it was when the manager last learnt of it, its meter, its context, and
 /// how far its record keeps up with it.
 #[derive(Debug)]
 pub(crate) struct Kept {
-    session: ManagedSession,
+    id: SessionId,
+    // A std mutex: held to copy or replace it, never across an await.
+    session: Mutex<ManagedSession>,
     pub(crate) meter: Arc<Meter>,
     // A std mutex: held for one short call, never across an await.
     context: Mutex<SessionContext>,
@@ -151,24 +154,49 @@ impl Kept {
             meter: Arc::new(Meter::new(session.budget, session.usage)),
             context: Mutex::new(SessionContext::new(&session, parent_agent)),
             recorded: tokio::sync::Mutex::new(recorded),
-            session,
+            id: session.id,
+            session: Mutex::new(session),
         }
     }
 
     pub(crate) fn id(&self) -> SessionId {
-        self.session.id
+        self.id
     }
 
     /// The session as it is known: its record, and what it used up since.
     pub(crate) fn session(&self) -> ManagedSession {
-        let mut session = self.session.clone();
+        let mut session = self.told().clone();
         session.set_account(self.meter.account());
         session
     }
 
     /// What the manager was told of it; budget and usage are the meter's by now.
-    pub(crate) fn told(&self) -> &ManagedSession {
-        &self.session
+    pub(crate) fn told(&self) -> MutexGuard<'_, ManagedSession> {
+        // Replaced as a whole.
+        self.session.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a newer record over, and what it says of the budget. `false` when the record is just being written: then
+    /// nothing is taken over. The context stays.
+    pub(crate) fn renew(&self, session: ManagedSession, says: Recorded) -> bool {
+        let Ok(mut recorded) = self.recorded.try_lock() else { return false };
+        self.catch_up(session.account());
+        *self.told() = session;
+        *recorded = says;
+        true
+    }
+
+    /// Takes over what the record says of the budget: its limits, and whatever was used elsewhere. What is set aside here
+    /// stays so, and what was used here is not forgotten, though it may not be recorded yet.
+    pub(crate) fn catch_up(&self, recorded: Account) {
+        // One at a time: what is missing is added once.
+        let _told = self.told();
+        self.meter.set_budget(recorded.budget);
+        let missing = recorded.used.minus(self.meter.used());
+        // Nothing that is asked for is never refused.
+        if let Ok(nothing) = self.meter.reserve(Usage::NONE) {
+            let _warned_of_elsewhere = nothing.settle(missing);
+        }
     }
 
     pub(crate) fn context(&self) -> MutexGuard<'_, SessionContext> {
@@ -179,5 +207,54 @@ impl Kept {
     /// Frees the conversation: the log has it. Everything else stays for the resume.
     pub(crate) fn forget_history(&self) {
         self.context().history = History::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU32;
+
+    use async_trait::async_trait;
+    use tokio::time::{Duration, timeout};
+
+    use super::*;
+
+    /// An engine that never finishes writing out.
+    #[derive(Default)]
+    struct Stuck {
+        shut_down: AtomicU32,
+    }
+
+    #[async_trait]
+    impl Engine for Stuck {
+        async fn suspend(&self) -> Result<(), EngineError> {
+            std::future::pending().await
+        }
+
+        async fn shutdown(&self, _why: Release) {
+            self.shut_down.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_waits_in_vain_to_let_go_of_an_engine_leaves_that_to_the_next() {
+        let engine = Arc::new(Releasable {
+            engine: Stuck::default(),
+            released: AtomicBool::new(false),
+            writing: tokio::sync::Mutex::new(()),
+        });
+        let writer = {
+            let (engine, never) = (Arc::clone(&engine), CancellationToken::new());
+            tokio::spawn(async move { engine.write_out(&never).await })
+        };
+        tokio::task::yield_now().await;
+        let release = || timeout(Duration::from_secs(1), engine.release(Release::Suspended));
+        release().await.unwrap_err();
+        writer.abort();
+        writer.await.unwrap_err();
+        release().await.unwrap();
+        release().await.unwrap();
+        assert_eq!(engine.engine.shut_down.load(Ordering::SeqCst), 1);
     }
 }

@@ -81,6 +81,15 @@ impl Recorded {
 }
 
 impl Recorded {
+    /// Somebody else changed the record. `false` when it is over: that is not undone.
+    pub(crate) fn disown(&mut self) -> bool {
+        let ours = *self != Self::Over;
+        if ours {
+            *self = Self::Elsewhere;
+        }
+        ours
+    }
+
     /// What the record has to be taken for when nobody knows whether it was brought from here to `next`: whatever is
     /// recorded from there is taken by the one as well as by the other, or is there already.
     pub(crate) fn unless(self, next: Self) -> Self {

@@ -297,8 +297,7 @@ impl<H: Clone, D> Registry<H, D> {
         let (handle, idle_since) = (handle.clone(), *idle_since);
         match victim.fate {
             Fate::Suspended => {
-                slot.phase =
-                    Phase::Flushing { handle: handle.clone(), idle_since, uses: slot.version.uses };
+                slot.phase = Phase::Flushing { handle: handle.clone(), idle_since, uses: slot.version.uses };
                 Evicting::Flush(handle)
             }
             Fate::Terminated => {
@@ -339,12 +338,27 @@ impl<H: Clone, D> Registry<H, D> {
         }
         slot.phase = Phase::Live { handle, idle_since };
         if !written {
-            let peace =
-                self.limits.idle_timeout.map_or(PEACE_AFTER_REFUSAL, |it| it.min(PEACE_AFTER_REFUSAL));
-            slot.in_peace_until = later(now, peace);
+            slot.in_peace_until = later(now, peace(&self.limits));
         }
         self.deadlines.arm(session, slot, &self.limits);
         Flushed::Goes
+    }
+
+    /// A session that was to be suspended, and whose engine is not let go of yet, goes on as it was, because somebody waits to
+    /// use it: unless somebody ended it meanwhile. Then that reason comes back, and its engine is to be let go of. When time
+    /// had it suspended, it is left in peace for another idle timeout; else for a minute, or the idle timeout if that is
+    /// shorter.
+    pub fn stays(&mut self, now: Timestamp, session: SessionId, by_time: bool) -> Option<TerminationReason> {
+        let slot = self.slots.get_mut(&session)?;
+        let Phase::Closing { handle, idle_since, next } = &slot.phase else { return None };
+        if let Next::Terminated(reason) = *next {
+            return Some(reason);
+        }
+        slot.phase = Phase::Live { handle: handle.clone(), idle_since: *idle_since };
+        let timeout = self.limits.idle_timeout.filter(|_| by_time);
+        slot.in_peace_until = later(now, timeout.unwrap_or_else(|| peace(&self.limits)));
+        self.deadlines.arm(session, slot, &self.limits);
+        None
     }
 
     /// Somebody or something ends the session.
@@ -455,6 +469,11 @@ fn entry<H, D>(session: SessionId, slot: &Slot<H, D>) -> Entry {
         last_used: slot.last_used,
         in_flight: slot.in_flight,
     }
+}
+
+/// For how long an engine that refused is left in peace.
+fn peace(limits: &Limits) -> SignedDuration {
+    limits.idle_timeout.map_or(PEACE_AFTER_REFUSAL, |timeout| timeout.min(PEACE_AFTER_REFUSAL))
 }
 
 /// A time that lies so much later; beyond the calendar, the last one in it, which never comes.

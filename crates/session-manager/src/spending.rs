@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use session_core::RunId;
-use session_core::budget::{Meter, Reserved, Settled, Usage};
+use session_core::budget::{Exhausted, Meter, Reserved, Settled, Usage};
 use session_core::ports::{LifecycleEvent, SessionFactory, SinkError};
 
 use crate::error::SpendError;
@@ -34,7 +34,8 @@ struct Held {
 
 impl<F: SessionFactory> InFlight<F> {
     /// Sets aside the most that the next step may use: of the tokens that all sessions may use in an hour, of the session's
-    /// own budget, and in its record. Who refuses says why; then nothing is set aside.
+    /// own budget, and in its record. Who refuses says why; then nothing is set aside. Before the session's own budget refuses,
+    /// its record is asked whether somebody raised it.
     ///
     /// When the answer of the sink is lost, the record may have something set aside that is not used; it is for whoever keeps
     /// the records to forfeit that once this process is gone.
@@ -124,7 +125,7 @@ impl<F: SessionFactory> SessionManager<F> {
         let session = handle.id();
         let booked_at = self.steady_now();
         self.lock().hourly.take(booked_at, worst.tokens)?;
-        let reserved = match handle.meter().reserve_owned(worst) {
+        let reserved = match self.reserve_here(&handle, worst).await {
             Ok(reserved) => reserved,
             Err(exhausted) => {
                 self.settle_hourly(booked_at, worst.tokens, 0);
@@ -140,11 +141,39 @@ impl<F: SessionFactory> SessionManager<F> {
         Err(match source {
             SinkError::Exhausted(exhausted) => SpendError::Exhausted(exhausted),
             SinkError::Superseded(_) => {
-                self.disown(&handle).await;
-                SpendError::Record { session, source }
+                if self.disown(&handle).await {
+                    SpendError::Record { session, source }
+                } else {
+                    SpendError::Ended(session)
+                }
             }
-            SinkError::Unavailable(_) => SpendError::Record { session, source },
+            SinkError::Busy(_) | SinkError::Unavailable(_) => SpendError::Record { session, source },
         })
+    }
+
+    /// Sets something aside of the session's own budget. Before that is refused, the record is asked once whether it knows
+    /// better: somebody may have raised the limits in another process.
+    async fn reserve_here(
+        &self,
+        handle: &HandleOf<F>,
+        worst: Usage,
+    ) -> Result<Reserved<Arc<Meter>>, Exhausted> {
+        let refused = match handle.meter().reserve_owned(worst) {
+            Ok(reserved) => return Ok(reserved),
+            Err(refused) => refused,
+        };
+        match self.account(handle.id()).await {
+            Ok(Some(account)) => {
+                handle.kept().catch_up(account);
+                handle.meter().reserve_owned(worst)
+            }
+            Ok(None) => Err(refused),
+            Err(error) => {
+                let session = handle.id();
+                tracing::warn!(%session, %error, "nobody could say whether the session's budget was raised");
+                Err(refused)
+            }
+        }
     }
 
     /// Corrects what is booked of the hour: less than was taken is given back to its minute, more is booked now.

@@ -31,7 +31,7 @@ pub struct SweepReport {
     pub suspended: Vec<SessionId>,
     /// Sessions that were suspended for as long as they may be, and are over.
     pub expired: Vec<SessionId>,
-    /// Sessions that were used at the last moment, and go on.
+    /// Sessions that were used at the last moment, or that somebody waits to use, and that go on.
     pub used: Vec<SessionId>,
     /// Sessions with which something went wrong.
     pub faults: Vec<(SessionId, StateError)>,
@@ -47,6 +47,7 @@ enum Act {
 impl SweepReport {
     fn add(&mut self, act: Act) {
         match act {
+            Act::Idled(session, Err(SinkError::Busy(_))) => self.used.push(session),
             Act::Idled(session, answer) => {
                 self.idled.push(session);
                 self.recorded(session, answer);

@@ -13,7 +13,7 @@ use crate::state::TerminationReason;
 #[async_trait]
 pub trait Engine: Send + Sync + 'static {
     /// Writes out whatever is still to be written, before the session is suspended. The engine stays usable: if the
-    /// session is used meanwhile, or this fails, it simply goes on. If the session is ended meanwhile, the future is dropped
+    /// session is used meanwhile, this fails, or its record does not let it be suspended, it simply goes on. If the session is ended meanwhile, the future is dropped
     /// and `shutdown` follows.
     async fn suspend(&self) -> Result<(), EngineError>;
 

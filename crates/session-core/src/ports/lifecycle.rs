@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use thiserror::Error;
 
 use crate::approvals::Grant;
-use crate::budget::{BudgetChange, Exhausted, Usage};
+use crate::budget::{Account, BudgetChange, Exhausted, Usage};
 use crate::ids::{RunId, SessionId};
 use crate::names::Principal;
 use crate::session::NewSession;
@@ -100,8 +100,14 @@ crate::state::code_enum! {
 pub trait LifecycleSink: Send + Sync + 'static {
     /// Records one change. An error means that it is not recorded; whether it happens all the same is told by the method
     /// of the manager that reports it. A move to where the record is already is no error: it was reported before, and
-    /// the answer was lost.
+    /// the answer was lost. A suspension is reported before the engine is let go of, an end before it is shut down.
     async fn on(&self, event: &LifecycleEvent) -> Result<(), SinkError>;
+
+    /// What the record says of a session's budget by now: asked when the manager's own count would refuse, because somebody
+    /// else may have raised the limits. `None` where nobody else can.
+    async fn account(&self, _session: SessionId) -> Result<Option<Account>, SinkError> {
+        Ok(None)
+    }
 }
 
 /// Keeps no records: for programs whose sessions end with them.
@@ -118,6 +124,10 @@ pub enum SinkError {
     /// The record says something else: another process changed or ended the session.
     #[error("the record of the session says otherwise: {0}")]
     Superseded(String),
+    /// Not now: somebody waits to use the session, and its record is unchanged. Said of a move that would leave it alone (it
+    /// is idle, it is suspended), which is not made then.
+    #[error("the session is busy: {0}")]
+    Busy(String),
     /// The record's budget has too little left.
     #[error(transparent)]
     Exhausted(#[from] Exhausted),

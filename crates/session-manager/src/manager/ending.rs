@@ -33,7 +33,8 @@ pub struct Terminated {
 
 impl<F: SessionFactory> SessionManager<F> {
     /// Suspends a session now: its engine writes out what is left and is let go of; the session can be resumed for as long
-    /// as suspended sessions may stay. One that is suspended already stays so. Refused while a run is in flight.
+    /// as suspended sessions may stay. One that is suspended already stays so. Refused while a run is in flight, or waits to
+    /// begin as its record says.
     pub async fn suspend(&self, session: SessionId) -> Result<(), StateError> {
         let manager = self.clone();
         self.carry_out(async move { manager.suspend_here(session).await }).await
@@ -130,13 +131,22 @@ impl<F: SessionFactory> SessionManager<F> {
         }
     }
 
+    /// Suspends a session whose engine has written everything out, and that nobody can use meanwhile. Its record is asked
+    /// first: if somebody waits to use it, its engine stays, and it goes on.
     async fn close_suspended(&self, handle: HandleOf<F>, by_time: bool) -> Result<(), StateError> {
         let (session, kept) = (handle.id(), Arc::clone(handle.kept()));
-        let released = self.release(&handle, Release::Suspended).await;
-        kept.forget_history();
         let ttl = self.inner.options.limits.suspended_ttl.unwrap_or(SignedDuration::MAX);
         let recorded = self.record(&kept, Arrival::Suspended { ttl, by_time }).await;
+        if let Err(SinkError::Busy(_)) = &recorded {
+            return match self.change(|state, now| state.registry.stays(now, session, by_time)) {
+                None => Err(StateError::InUse(session)),
+                Some(reason) => self.end(handle, reason).await.and(Err(StateError::Ended(session))),
+            };
+        }
         let elsewhere = matches!(recorded, Err(SinkError::Superseded(_)));
+        let why = if elsewhere { Release::HostLeaves } else { Release::Suspended };
+        let released = self.release(&handle, why).await;
+        kept.forget_history();
         let closed = self.change(|state, now| {
             if elsewhere {
                 // It is being closed: this only says what it will be then.

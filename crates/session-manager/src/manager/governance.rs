@@ -14,7 +14,6 @@ use session_core::ports::{LifecycleEvent, SessionFactory, SinkError};
 use super::SessionManager;
 use crate::error::ChangeError;
 use crate::handle::Kept;
-use crate::recorded::Recorded;
 use crate::registry::Part;
 
 /// One hour of minutes.
@@ -84,7 +83,9 @@ impl<F: SessionFactory> SessionManager<F> {
             Ok(()) => Ok(change(kept)),
             Err(source) => {
                 if let SinkError::Superseded(_) = &source {
-                    *recorded = Recorded::Elsewhere;
+                    if !recorded.disown() {
+                        return Err(ChangeError::Unknown(session));
+                    }
                     self.let_go(session);
                 }
                 Err(ChangeError::Record { session, source })

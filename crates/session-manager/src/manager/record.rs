@@ -1,5 +1,6 @@
 //! Reporting to the sink: one session's changes in the order in which they happened.
 
+use session_core::budget::Account;
 use session_core::ports::{EngineError, LifecycleEvent, ResumeStep, SessionFactory, SinkError};
 use session_core::state::TerminationReason;
 use session_core::{SessionId, SessionState};
@@ -37,6 +38,14 @@ impl<F: SessionFactory> SessionManager<F> {
         let answer =
             self.guarded(self.inner.options.answer_within, async move { sink.on(&event).await }).await;
         answer.map_err(lost)?.map_err(NotWritten::Refused)
+    }
+
+    /// What the record says of a session's budget, asked within the time that the sink has.
+    pub(crate) async fn account(&self, session: SessionId) -> Result<Option<Account>, SinkError> {
+        let sink = std::sync::Arc::clone(&self.inner.sink);
+        let asked =
+            self.guarded(self.inner.options.answer_within, async move { sink.account(session).await });
+        asked.await.map_err(|fault| SinkError::Unavailable(Box::new(fault)))?
     }
 
     /// Records how far a resume has come.
@@ -80,14 +89,17 @@ impl<F: SessionFactory> SessionManager<F> {
         *recorded = match &answer {
             Ok(()) => next,
             Err(NotWritten::Refused(SinkError::Superseded(_))) => Recorded::Elsewhere,
-            Err(NotWritten::Refused(SinkError::Exhausted(_) | SinkError::Unavailable(_))) => *recorded,
+            Err(NotWritten::Refused(
+                SinkError::Busy(_) | SinkError::Exhausted(_) | SinkError::Unavailable(_),
+            )) => *recorded,
             Err(NotWritten::Lost(_)) => recorded.unless(next),
         };
         answer.map_err(NotWritten::into_error)
     }
 
     /// Records whether a live session is in use or idle, as it is by now. When its record says that it is over or elsewhere,
-    /// it is let go of here. To be called in a task of the manager's.
+    /// it is let go of here; when it says that somebody waits to use it, the session is not idle but active. To be called in
+    /// a task of the manager's.
     pub(crate) async fn report_use(&self, handle: &HandleOf<F>) -> Result<(), SinkError> {
         let kept = handle.kept();
         let mut recorded = kept.recorded.lock().await;
@@ -99,8 +111,13 @@ impl<F: SessionFactory> SessionManager<F> {
         let Some(arrival) = arrival.filter(|_| !handle.is_ended()) else { return Ok(()) };
         let answer = self.bring(kept.id(), &mut recorded, arrival).await;
         drop(recorded);
-        if let Err(SinkError::Superseded(_)) = &answer {
-            self.let_go(handle.id());
+        match &answer {
+            Err(SinkError::Superseded(_)) => self.let_go(handle.id()),
+            // Somebody waits to use it: it is not idle.
+            Err(SinkError::Busy(_)) if arrival == Arrival::Idled => {
+                self.change(|state, now| state.registry.touch(now, handle.id()).is_ok());
+            }
+            Ok(()) | Err(SinkError::Busy(_) | SinkError::Exhausted(_) | SinkError::Unavailable(_)) => {}
         }
         answer
     }
@@ -110,10 +127,17 @@ impl<F: SessionFactory> SessionManager<F> {
         handle.kept().recorded.try_lock().is_ok_and(|recorded| *recorded == Recorded::Active)
     }
 
-    /// The record of a live session turned out to be no longer ours.
-    pub(crate) async fn disown(&self, handle: &HandleOf<F>) {
-        *handle.kept().recorded.lock().await = Recorded::Elsewhere;
+    /// The record of a live session turned out to be no longer ours. `false` when the session is being ended here: then
+    /// that is what its record says.
+    pub(crate) async fn disown(&self, handle: &HandleOf<F>) -> bool {
+        let mut recorded = handle.kept().recorded.lock().await;
+        // Whoever ends a session says so to its users before its record does.
+        if handle.is_ended() || !recorded.disown() {
+            return false;
+        }
+        drop(recorded);
         self.let_go(handle.id());
+        true
     }
 
     /// Ends a session here whose record is no longer ours: its engine goes, its record stays as somebody else made it.

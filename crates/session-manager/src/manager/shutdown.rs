@@ -79,8 +79,16 @@ impl<F: SessionFactory> SessionManager<F> {
             Some(Ok(Terminating::Gone(_)) | Err(_)) => Ok(()),
             Some(Ok(Terminating::Later)) | None => {
                 let within = self.longest_end();
-                let left = self.until(|state| (!state.registry.is_resident(session)).then_some(()));
-                timeout(within, left).await.map_err(|_| StateError::NotReady { session, within })
+                let left = self.until(|state| {
+                    let stays = state.registry.handle(session).is_some();
+                    (stays || !state.registry.is_resident(session)).then_some(stays)
+                });
+                match timeout(within, left).await {
+                    Ok(false) => Ok(()),
+                    // It could not be suspended after all.
+                    Ok(true) => Box::pin(self.leave_here(session)).await,
+                    Err(_) => Err(StateError::NotReady { session, within }),
+                }
             }
         }
     }

@@ -83,7 +83,7 @@ impl<F: SessionFactory> SessionManager<F> {
         let error = self.carry_out(async move { manager.report_use(&reported).await }).await.err()?;
         match error {
             SinkError::Superseded(_) => Some(error),
-            SinkError::Exhausted(_) | SinkError::Unavailable(_) => {
+            SinkError::Busy(_) | SinkError::Exhausted(_) | SinkError::Unavailable(_) => {
                 tracing::warn!(session = %handle.id(), %error, "a session is in use, which could not be recorded");
                 None
             }

@@ -36,7 +36,7 @@ pub(super) struct Slot<H, D> {
     pub(super) in_flight: u32,
     /// Its entry among the deadlines. May lie before its true deadline, never behind it.
     pub(super) armed: Option<Timestamp>,
-    /// Its engine refused to be suspended, and is left in peace until then.
+    /// Its engine refused to be suspended, or somebody waits to use it: it is left in peace until then.
     pub(super) in_peace_until: Timestamp,
     /// Which entry in the books is its own.
     pub(super) order: u64,

@@ -22,7 +22,7 @@ async fn the_oldest_idle_session_is_suspended() {
     let states = [idle, fresh, third].map(|session| world.state(session));
     assert_eq!(states, ["suspended", "active", "active"]);
     let journal = world.journal();
-    let expected = ["1: flush", "1: shutdown Suspended", "1: record suspend", "3: record created", "3: make"];
+    let expected = ["1: flush", "1: record suspend", "1: shutdown Suspended", "3: record created", "3: make"];
     assert_eq!(journal[journal.len() - 5..], expected);
     // Without an idle one, the one that was used longest ago.
     world.pass(MILLISECOND);
@@ -154,8 +154,7 @@ async fn one_that_is_used_after_it_was_chosen_does_not_give_way() {
         let world = World::limited(Limits { active_max: 1, ..limits(eviction) });
         let session = world.open().await.id();
         // The run begins between the choice and what comes of it.
-        let (new, run) =
-            tokio::join!(world.manager.create(request("me")), world.manager.acquire(session));
+        let (new, run) = tokio::join!(world.manager.create(request("me")), world.manager.acquire(session));
         let run = run.unwrap();
         assert!(matches!(new, Err(OpenError::Capacity(_))), "{eviction:?}");
         assert!(!run.handle().is_ended(), "{eviction:?}");

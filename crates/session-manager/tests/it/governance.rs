@@ -3,12 +3,12 @@
 use camino::Utf8Path;
 use session_core::TerminationReason;
 use session_core::approvals::{Grant, Verdict};
-use session_core::budget::{Budget, BudgetChange, Resource, Usage};
+use session_core::budget::{Account, Budget, BudgetChange, Resource, Usage};
 use session_core::grants::Access;
 use session_core::names::{Principal, ToolName};
 use session_manager::{ChangeError, ManagerOptions, SessionRequest, SpendError};
 
-use crate::world::{Behaves, Handle, Point, World, minutes, request};
+use crate::world::{Behaves, Gate, Handle, Point, World, minutes, request};
 
 fn tokens(tokens: u64) -> Usage {
     Usage { tokens, ..Usage::NONE }
@@ -220,5 +220,59 @@ async fn a_limit_of_nothing_refuses_and_the_largest_never_does() {
     let run = endless.manager.acquire(handle.id()).await.unwrap();
     for _ in 0..3 {
         run.reserve(tokens(u64::MAX), None).await.unwrap().settle(tokens(u64::MAX)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reservation_that_an_end_overtakes_leaves_the_end_as_it_is() {
+    let world = World::new();
+    let handle = open(&world, 100).await;
+    let run = world.manager.acquire(handle.id()).await.unwrap();
+    let gate = Gate::new();
+    world.behaves(Point::Report("reserved"), Behaves::ObjectsLate(gate.clone()));
+    let reserving = run.reserve(tokens(1), None);
+    let ending = async {
+        gate.reached().await;
+        let (manager, session) = (world.manager.clone(), handle.id());
+        let end = tokio::spawn(async move { manager.terminate(session, TerminationReason::Stopped).await });
+        handle.ended().await;
+        world.settle().await;
+        gate.open();
+        end
+    };
+    let (refused, end) = tokio::join!(reserving, ending);
+    assert!(matches!(refused, Err(SpendError::Ended(session)) if session == handle.id()));
+    world.behaves(Point::Report("budget"), Behaves::Objects);
+    let refused = world.manager.change_budget(handle.id(), BudgetChange::Add(tokens(1)), by()).await;
+    assert!(matches!(refused, Err(ChangeError::Unknown(_))), "its record is over");
+    drop(run);
+    end.await.unwrap().unwrap();
+    assert_eq!(world.journal()[2..], ["1: record terminate stopped", "1: shutdown Terminated(Stopped)"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn before_a_budget_refuses_the_record_is_asked() {
+    let world = World::new();
+    let handle = open(&world, 100).await;
+    let run = world.manager.acquire(handle.id()).await.unwrap();
+    run.reserve(tokens(60), None).await.unwrap().settle(tokens(60)).await;
+    let held = run.reserve(tokens(30), None).await.unwrap();
+    // Another process used 10 and raised the limit.
+    let budget = Budget { tokens_max: 120, ..Budget::default() };
+    let account = Account { budget, used: tokens(70), reserved: tokens(500) };
+    world.accounts(account);
+    let more = run.reserve(tokens(20), None).await.unwrap();
+    assert_eq!(handle.meter().account(), Account { reserved: tokens(50), ..account });
+    let SpendError::Exhausted(exhausted) = run.reserve(tokens(1), None).await.unwrap_err() else { panic!() };
+    assert_eq!((exhausted.limit, exhausted.used, exhausted.reserved), (120, 70, 50));
+    // What is not recorded yet is not forgotten.
+    held.settle(tokens(30)).await;
+    more.settle(tokens(20)).await;
+    run.reserve(tokens(1), None).await.unwrap_err();
+    assert_eq!(handle.meter().used(), tokens(120));
+    // Who cannot be asked refuses nothing that was not refused before.
+    for behaviour in [Behaves::Fails, Behaves::Panics, Behaves::Hangs] {
+        world.behaves(Point::Account, behaviour);
+        assert!(matches!(run.reserve(tokens(1), None).await, Err(SpendError::Exhausted(_))));
     }
 }

@@ -137,7 +137,7 @@ async fn what_is_being_suspended_when_the_manager_leaves_is_suspended() {
     gate.open();
     suspension.await.unwrap().unwrap();
     assert!(leaving.await.unwrap().given_up.is_empty());
-    assert_eq!(world.journal().last().unwrap(), "1: record suspend");
+    assert_eq!(world.journal().last().unwrap(), "1: shutdown Suspended");
 }
 
 #[tokio::test(start_paused = true)]

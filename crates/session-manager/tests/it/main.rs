@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "these are tests")]
 
+mod busy;
 mod cancellation;
 mod eviction;
 mod expectations;

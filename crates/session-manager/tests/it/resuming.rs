@@ -4,7 +4,7 @@ use session_core::budget::Usage;
 use session_core::context::Restored;
 use session_core::{ManagedSession, SessionState, TerminationReason};
 use session_manager::options::{EvictionStrategy, Limits};
-use session_manager::{ResumeError, TrackError, UseError};
+use session_manager::{ResumeError, StateError, TrackError, UseError};
 
 use crate::world::{Behaves, MILLISECOND, Point, World, minutes};
 

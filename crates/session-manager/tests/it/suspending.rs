@@ -213,7 +213,7 @@ async fn an_end_during_a_suspension_wins() {
     gate.open();
     suspension.await.unwrap().unwrap();
     end.await.unwrap().unwrap();
-    let expected = ["2: flush", "2: shutdown Suspended", "2: record suspend", "2: record terminate killed"];
+    let expected = ["2: flush", "2: record suspend", "2: shutdown Suspended", "2: record terminate killed"];
     assert_eq!(world.journal()[2..], expected);
     assert_eq!(world.manager.counts(), session_manager::manager::Counts::default());
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use jiff::SignedDuration;
-use session_core::budget::Usage;
+use session_core::budget::{Account, Usage};
 use session_core::names::{ExternalKey, Principal};
 use session_core::ports::{
     Engine, EngineError, LifecycleEvent, LifecycleSink, Release, SessionFactory, SinkError,
@@ -31,6 +31,12 @@ pub(crate) enum Behaves {
     Waits(Arc<Gate>),
     /// The record says otherwise. Of a sink only.
     Objects,
+    /// The same, said after waiting at the gate.
+    ObjectsLate(Arc<Gate>),
+    /// Somebody waits to use the session. Of a sink only.
+    Busy,
+    /// The same, said after waiting at the gate.
+    BusyLate(Arc<Gate>),
 }
 
 /// Where the tests step in.
@@ -41,6 +47,8 @@ pub(crate) enum Point {
     Shutdown,
     /// A report to the sink, by its name in the journal.
     Report(&'static str),
+    /// The question what the record says of a budget.
+    Account,
 }
 
 /// A gate that something stops at until a test lets it through.
@@ -75,6 +83,8 @@ impl Gate {
 pub(crate) struct Script {
     behaviour: Mutex<HashMap<Point, Behaves>>,
     journal: Mutex<Vec<String>>,
+    /// What every record says of its budget.
+    account: Mutex<Option<Account>>,
     /// Sessions in the order in which they were first mentioned.
     sessions: Mutex<Vec<SessionId>>,
 }
@@ -99,7 +109,11 @@ impl Script {
             Behaves::Fails => Err(EngineError::Failed("it has had enough".into())),
             Behaves::Panics => panic!("it fell over"),
             Behaves::Hangs => std::future::pending().await,
-            Behaves::Objects => Err(EngineError::Failed("objection".into())),
+            Behaves::Objects | Behaves::Busy => Err(EngineError::Failed("objection".into())),
+            Behaves::ObjectsLate(gate) | Behaves::BusyLate(gate) => {
+                gate.pass().await;
+                Err(EngineError::Failed("objection".into()))
+            }
             Behaves::Waits(gate) => {
                 gate.pass().await;
                 Ok(())
@@ -157,16 +171,11 @@ struct TestSink(Arc<Script>);
 impl LifecycleSink for TestSink {
     async fn on(&self, event: &LifecycleEvent) -> Result<(), SinkError> {
         let name = name(event);
-        let objects = {
-            let behaviour = self.0.behaviour.lock().unwrap();
-            behaviour.get(&Point::Report(name)).is_some_and(|it| matches!(it, Behaves::Objects))
-        };
-        self.0.act(Point::Report(name)).await.map_err(|error| {
-            if objects {
-                SinkError::Superseded("so it is".into())
-            } else {
-                SinkError::Unavailable(error.into())
-            }
+        let behaviour = self.0.behaviour.lock().unwrap().get(&Point::Report(name)).cloned();
+        self.0.act(Point::Report(name)).await.map_err(|error| match behaviour {
+            Some(Behaves::Objects | Behaves::ObjectsLate(_)) => SinkError::Superseded("so it is".into()),
+            Some(Behaves::Busy | Behaves::BusyLate(_)) => SinkError::Busy("a run waits".into()),
+            _ => SinkError::Unavailable(error.into()),
         })?;
         let mut what = format!("record {name}");
         if let LifecycleEvent::Moved { trigger: session_core::state::Trigger::Terminate(reason), .. } = event
@@ -175,6 +184,11 @@ impl LifecycleSink for TestSink {
         }
         self.0.write(event.session(), &what);
         Ok(())
+    }
+
+    async fn account(&self, _session: SessionId) -> Result<Option<Account>, SinkError> {
+        self.0.act(Point::Account).await.map_err(|error| SinkError::Unavailable(error.into()))?;
+        Ok(*self.0.account.lock().unwrap())
     }
 }
 
@@ -257,6 +271,11 @@ impl World {
 
     pub(crate) fn behaves(&self, point: Point, behaviour: Behaves) {
         self.script.behaviour.lock().unwrap().insert(point, behaviour);
+    }
+
+    /// Every record says this of its budget from now on.
+    pub(crate) fn accounts(&self, account: Account) {
+        *self.script.account.lock().unwrap() = Some(account);
     }
 
     /// Has something wait at a gate from now on.

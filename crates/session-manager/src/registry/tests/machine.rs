@@ -31,6 +31,7 @@ enum Step {
     BeginEvict(u8, bool, bool),
     BeginSuspend(u8),
     Flushed(u8, bool),
+    Stays(u8, bool),
     BeginTerminate(u8, u8),
     Closed(u8),
     /// The engine of one that is being opened, suspended or ended answers, well or badly.
@@ -61,6 +62,7 @@ enum Call {
     BeginEvict(u64, Version, Fate),
     BeginSuspend(u64),
     Flushed(u64, bool),
+    Stays(u64, bool),
     BeginTerminate(u64, TerminationReason),
     Closed(u64, u64),
     Due(usize),
@@ -124,6 +126,7 @@ impl World {
                 Call::BeginEvict(number, if current { version } else { before }, fate)
             }
             Step::BeginSuspend(pick) => Call::BeginSuspend(self.number(pick)),
+            Step::Stays(pick, by_time) => Call::Stays(self.number(pick), by_time),
             Step::Flushed(pick, written) => Call::Flushed(self.number(pick), written),
             Step::BeginTerminate(pick, why) => {
                 Call::BeginTerminate(self.number(pick), REASONS[usize::from(why) % REASONS.len()])
@@ -146,6 +149,7 @@ impl World {
             model::Stage::Opening { .. } if well => Call::Opened(number, self.draw()),
             model::Stage::Opening { .. } => Call::Failed(number),
             model::Stage::Flushing { .. } => Call::Flushed(number, well),
+            model::Stage::Closing { .. } if !well => Call::Stays(number, pick.is_multiple_of(2)),
             model::Stage::Live { .. } | model::Stage::Closing { .. } | model::Stage::Suspended(_) => {
                 Call::Closed(number, self.draw())
             }
@@ -184,6 +188,7 @@ fn on_model(model: &mut Model, call: Call) -> Box<dyn Debug> {
         }
         Call::BeginEvict(number, version, fate) => Box::new(model.begin_evict(number, version, fate)),
         Call::BeginSuspend(number) => Box::new(model.begin_suspend(number)),
+        Call::Stays(number, by_time) => Box::new(model.stays(number, by_time)),
         Call::Flushed(number, written) => Box::new(model.flushed(number, written)),
         Call::BeginTerminate(number, reason) => Box::new(model.begin_terminate(number, reason)),
         Call::Closed(number, record) => Box::new(model.closed(number, record)),
@@ -211,6 +216,7 @@ fn on_registry(sessions: &mut Sessions, now: Timestamp, call: Call) -> Box<dyn D
             Box::new(sessions.begin_evict(Victim { session: id(number), fate, version }))
         }
         Call::BeginSuspend(number) => Box::new(sessions.begin_suspend(id(number))),
+        Call::Stays(number, by_time) => Box::new(sessions.stays(now, id(number), by_time)),
         Call::Flushed(number, written) => Box::new(sessions.flushed(now, id(number), written)),
         Call::BeginTerminate(number, reason) => Box::new(sessions.begin_terminate(id(number), reason)),
         Call::Closed(number, record) => Box::new(sessions.closed(now, id(number), record)),
@@ -234,7 +240,8 @@ fn step() -> impl Strategy<Value = Step> {
         38..45 => Step::BeginUse(a),
         45..50 => Step::EndUse(a, b % 8 > 0),
         50..53 => Step::BeginEvict(a, b % 4 > 0, c % 2 > 0),
-        53..57 => Step::BeginSuspend(a),
+        53..56 => Step::BeginSuspend(a),
+        56..57 => Step::Stays(a, b % 2 == 0),
         57..58 => Step::Flushed(a, b % 2 == 0),
         58..63 => Step::BeginTerminate(a, b),
         63..64 => Step::Closed(a),

@@ -36,7 +36,7 @@ pub(super) enum Stage {
     Opening { back: Option<Kept>, doomed: Option<TerminationReason> },
     Live { handle: u64, idle: Option<Timestamp> },
     Flushing { handle: u64, idle: Option<Timestamp>, used: bool },
-    Closing { idle: Option<Timestamp>, end: Option<TerminationReason> },
+    Closing { handle: u64, idle: Option<Timestamp>, end: Option<TerminationReason> },
     Suspended(Kept),
 }
 
@@ -166,7 +166,17 @@ impl Model {
     fn newcomer(&self, number: u64, who: &'static str, key: Option<&'static str>, stage: Stage) -> Session {
         let now = self.now;
         let version = Version::default();
-        Session { number, who, key, stage, last_used: now, runs: 0, opened_at: now, peace_until: None, version }
+        Session {
+            number,
+            who,
+            key,
+            stage,
+            last_used: now,
+            runs: 0,
+            opened_at: now,
+            peace_until: None,
+            version,
+        }
     }
 
     pub(super) fn track(
@@ -288,7 +298,7 @@ impl Model {
         let session = self.find(number).ok_or(TerminationReason::Killed)?;
         match session.stage {
             Stage::Opening { doomed: Some(reason), .. } => {
-                session.stage = Stage::Closing { idle: None, end: Some(reason) };
+                session.stage = Stage::Closing { handle, idle: None, end: Some(reason) };
                 Err(reason)
             }
             Stage::Opening { .. } => {
@@ -359,7 +369,7 @@ impl Model {
             session.stage = Stage::Flushing { handle, idle, used: false };
             return Evicting::Flush(handle);
         }
-        session.stage = Stage::Closing { idle, end: Some(TerminationReason::Evicted) };
+        session.stage = Stage::Closing { handle, idle, end: Some(TerminationReason::Evicted) };
         Evicting::Close(handle)
     }
 
@@ -381,7 +391,7 @@ impl Model {
         let Some(session) = self.find(number) else { return Flushed::Ended };
         let Stage::Flushing { handle, idle, used } = session.stage else { return Flushed::Ended };
         if written && !used {
-            session.stage = Stage::Closing { idle, end: None };
+            session.stage = Stage::Closing { handle, idle, end: None };
             return Flushed::Close(handle);
         }
         session.stage = Stage::Live { handle, idle };
@@ -390,6 +400,21 @@ impl Model {
             session.peace_until = Some(plus(now, Some(timeout.unwrap_or(minute).min(minute))));
         }
         Flushed::Goes
+    }
+
+    pub(super) fn stays(&mut self, number: u64, by_time: bool) -> Option<TerminationReason> {
+        let (now, timeout) = (self.now, self.limits.idle_timeout);
+        let session = self.find(number)?;
+        let Stage::Closing { handle, idle, end } = session.stage else { return None };
+        if end.is_some() {
+            return end;
+        }
+        let minute = SignedDuration::from_mins(1);
+        let short = timeout.unwrap_or(minute).min(minute);
+        let peace = if by_time { timeout.unwrap_or(short) } else { short };
+        session.stage = Stage::Live { handle, idle };
+        session.peace_until = Some(plus(now, Some(peace)));
+        None
     }
 
     pub(super) fn begin_terminate(
@@ -405,7 +430,7 @@ impl Model {
                 Ok(Terminating::Later)
             }
             &mut (Stage::Live { handle, idle } | Stage::Flushing { handle, idle, .. }) => {
-                session.stage = Stage::Closing { idle, end: Some(reason) };
+                session.stage = Stage::Closing { handle, idle, end: Some(reason) };
                 Ok(Terminating::Close(handle))
             }
             Stage::Closing { end, .. } => {

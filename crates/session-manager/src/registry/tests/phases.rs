@@ -109,6 +109,7 @@ const METHODS: &[(&str, Method)] = &[
     ("begin_suspend", |sessions| Box::new(sessions.begin_suspend(id(1)))),
     ("flushed", |sessions| Box::new(sessions.flushed(at(NOW), id(1), true))),
     ("flushed, refused", |sessions| Box::new(sessions.flushed(at(NOW), id(1), false))),
+    ("stays", |sessions| Box::new(sessions.stays(at(NOW), id(1), true))),
     ("begin_terminate", |sessions| Box::new(sessions.begin_terminate(id(1), TerminationReason::Stopped))),
     ("closed", |sessions| Box::new(sessions.closed(at(NOW), id(1), 72))),
     ("due", |sessions| Box::new(sessions.due(at(NOW), 1))),

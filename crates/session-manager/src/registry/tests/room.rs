@@ -67,7 +67,11 @@ fn at_the_limit_the_oldest_idle_gives_way_and_its_place_is_taken() {
     sessions.touch(at(3), id(1)).unwrap();
     assert_eq!(sessions.admit(at(4), id(3), owner("me")), Ok(sessions.suspended(2)));
     sessions.begin_use(at(5), id(2)).unwrap();
-    assert_eq!(sessions.admit(at(6), id(3), owner("me")), Ok(sessions.suspended(1)), "never one with a run in flight");
+    assert_eq!(
+        sessions.admit(at(6), id(3), owner("me")),
+        Ok(sessions.suspended(1)),
+        "never one with a run in flight"
+    );
     sessions.begin_use(at(7), id(1)).unwrap();
     let busy = refused(2, false, Some(RETRY_WHEN_ALL_ARE_BUSY));
     assert_eq!(sessions.admit(at(8), id(3), owner("me")), busy);

@@ -80,7 +80,10 @@ fn a_session_that_woke_is_idle_again_on_time() {
     assert_eq!(sessions.next_deadline(), Some(at(2 * IDLE + 1)));
     assert_eq!(sessions.due(at(2 * IDLE), 9), []);
     assert_eq!(sessions.due(at(2 * IDLE + 1), 9), [Due::Idled(id(1))]);
-    assert_eq!(sessions.begin_use(at(2 * IDLE + 2), id(1)), Ok(Begun { used: Used::Woke, handle: 1, generation: 1 }));
+    assert_eq!(
+        sessions.begin_use(at(2 * IDLE + 2), id(1)),
+        Ok(Begun { used: Used::Woke, handle: 1, generation: 1 })
+    );
     sessions.end_use(at(2 * IDLE + 3), id(1), 1);
     assert_eq!(sessions.next_deadline(), Some(at(3 * IDLE + 3)));
     sessions.audit();
@@ -120,7 +123,10 @@ fn a_use_calls_a_suspension_off_until_everything_is_written() {
     assert_eq!(sessions.next_deadline(), Some(at(SUSPENDED + IDLE)));
 
     assert!(matches!(sessions.begin_suspend(id(1)), Ok(Suspending::Flush(1))));
-    assert_eq!(sessions.begin_use(at(SUSPENDED + 2), id(1)), Ok(Begun { used: Used::Stayed, handle: 1, generation: 1 }));
+    assert_eq!(
+        sessions.begin_use(at(SUSPENDED + 2), id(1)),
+        Ok(Begun { used: Used::Stayed, handle: 1, generation: 1 })
+    );
     sessions.end_use(at(SUSPENDED + 3), id(1), 1);
     assert!(matches!(sessions.flushed(at(SUSPENDED + 4), id(1), true), Flushed::Goes), "used, and done");
     assert_eq!(
