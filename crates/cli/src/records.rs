@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 use serde_json::json;
+use session_core::budget::Account;
 use session_core::error::StoreError;
 use session_core::ports::{
     Author, EventStore as _, Ledger as _, LifecycleEvent, LifecycleSink, SessionStore as _, SinkError,
@@ -69,12 +70,23 @@ fn leads_to(trigger: Trigger) -> &'static str {
 
 #[async_trait]
 impl LifecycleSink for Records {
+    async fn account(&self, session: SessionId) -> Result<Option<Account>, SinkError> {
+        let record =
+            self.store.session(session).await.map_err(|error| SinkError::Unavailable(Box::new(error)))?;
+        Ok(record.map(|record| Account {
+            budget: record.budget,
+            used: record.usage,
+            reserved: record.reserved,
+        }))
+    }
+
     async fn on(&self, event: &LifecycleEvent) -> Result<(), SinkError> {
         self.write(event).await.map_err(|error| match error {
             StoreError::Exhausted(exhausted) => SinkError::Exhausted(exhausted),
+            // A run of it is in the queue: it does not rest now.
+            StoreError::Busy { .. } => SinkError::Busy(error.to_string()),
             StoreError::UnknownSession(_)
             | StoreError::UnknownRun(_)
-            | StoreError::Busy { .. }
             | StoreError::Fenced { .. }
             | StoreError::Transition(_)
             | StoreError::Conflict(_) => SinkError::Superseded(error.to_string()),
