@@ -104,6 +104,8 @@ fn a_run_that_lives_on_is_adopted() {
     let home = Home::new().with("ROOMETTE_HOST_ON_HOST_LOSS", "adopt");
     let session = home.detached(&["sh", "-c", "echo ready; until [ -e go ]; do sleep 0.05; done; echo over"]);
     home.until_logged(&session, "ready");
+    // A program may speak before its host has said that it runs.
+    home.until(|| home.inspect(&session)["status"] == "running");
     kill_9(home.host());
     let recovered = home.run(&["--json", "recover"]).ok().json();
     assert_eq!(recovered[0]["state"], "running");

@@ -1,14 +1,13 @@
 //! What the manager of sessions reports, written to the store: the manager does not know that there is one.
 
 use async_trait::async_trait;
-use serde_json::json;
 use session_core::budget::Account;
 use session_core::error::StoreError;
 use session_core::ports::{
     Author, EventStore as _, Ledger as _, LifecycleEvent, LifecycleSink, SessionStore as _, SinkError,
 };
 use session_core::state::Trigger;
-use session_core::{Env, EventKind, NewEvent, SessionId, StoreResult};
+use session_core::{Env, NewEvent, SessionId, StoreResult, record};
 use session_store::SqlStore;
 
 /// Writes what a manager reports.
@@ -37,8 +36,7 @@ impl Records {
                 }
             }
             LifecycleEvent::Resuming { session, step } => {
-                let payload = json!({ "step": step.code() });
-                self.append(*session, NewEvent::internal(EventKind::SessionResume, None, &payload)).await
+                self.append(*session, record::session_resume(*step)).await
             }
             LifecycleEvent::Reserved { session, worst } => {
                 self.store.reserve(*session, *worst, now).await.map(drop)
