@@ -1,0 +1,16 @@
+//! The launcher on Linux: one file a layer.
+
+mod capabilities;
+mod loopback;
+mod mount_table;
+mod mounts;
+mod namespaces;
+mod outer;
+mod relay;
+mod resources;
+mod rules;
+mod seccomp;
+mod self_test;
+pub(crate) mod stages;
+mod system;
+mod system_calls;

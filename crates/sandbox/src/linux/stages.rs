@@ -1,0 +1,337 @@
+//! The order of a launch, for both processes of it.
+
+use std::io::{self, Write as _};
+use std::net::TcpListener;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command};
+
+use camino::{Utf8Path, Utf8PathBuf};
+use rustix::fs::{Access, FileType, access, stat};
+use rustix::io::Errno;
+use rustix::process::{
+    DumpableBehavior, PidfdFlags, Signal, WaitOptions, getppid, pidfd_open, set_dumpable_behavior,
+    set_parent_process_death_signal, wait,
+};
+use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
+
+use super::self_test::{Canary, Target, stream_socket};
+use super::{capabilities, loopback, mounts, namespaces, outer, relay, resources, rules, seccomp, self_test};
+use crate::launch::{refusal, refuse};
+use crate::launcher::REFUSED;
+use crate::level::{Holder, Level, Refusal, RefusalCode, Report, gaps};
+use crate::policy::{Network, Policy};
+use crate::seal::{canonical, digest};
+use crate::wire::{Answer, Request, Stage, VERSION, receive, send_descriptor, write_line};
+
+/// What the exit code of a program that a signal ended is made of, as in shells.
+const SIGNAL_BASE: i32 = 128;
+/// The name that every session's machine has inside.
+const HOSTNAME: &str = "session";
+
+/// What a launcher was given.
+pub(super) struct Given {
+    pub(super) request: Request,
+    /// Stdin of the program.
+    pub(super) stdin: OwnedFd,
+    /// The roots, those that may be written first.
+    pub(super) roots: Vec<OwnedFd>,
+    /// Where the answer goes.
+    pub(super) host: OwnedFd,
+}
+
+/// Reads the request and does what it says. Returns the exit code of this process.
+pub(crate) fn run() -> i32 {
+    // Whatever was inherited by accident ends with the next start of a program.
+    close_fds::set_fds_cloexec(3, &[]);
+    let Ok(socket) = io::stdin().as_fd().try_clone_to_owned() else { return REFUSED };
+    let (stage, mut given) = match take(&socket) {
+        Ok(taken) => taken,
+        Err(refusal) => {
+            refuse(&socket, refusal);
+            return REFUSED;
+        }
+    };
+    let host = match given.host.try_clone() {
+        Ok(host) => host,
+        Err(_) => return REFUSED,
+    };
+    let done = match (&stage, given.request.level) {
+        (Stage::Outer, Level::Floor) => floor(given),
+        (Stage::Outer, Level::Full) => outer::run(given),
+        (Stage::Init { canary, outer }, _) => {
+            given.request.stage = Stage::Outer;
+            init(given, canary, *outer, &socket)
+        }
+    };
+    done.unwrap_or_else(|refusal| {
+        refuse(&host, refusal);
+        REFUSED
+    })
+}
+
+/// Takes the request from the socket, and gives the program's stdin its place.
+fn take(socket: &OwnedFd) -> Result<(Stage, Given), Refusal> {
+    let failed = |error: &dyn std::fmt::Display| refusal(RefusalCode::Request, "the request cannot be read", error);
+    let parcel = receive(socket).map_err(|error| failed(&error))?;
+    let request: Request = serde_json::from_slice(&parcel.text).map_err(|error| failed(&error))?;
+    if request.version != VERSION {
+        let message = format!("the request is of version {}, the launcher of {VERSION}", request.version);
+        return Err(Refusal::new(RefusalCode::Request, message));
+    }
+    if digest(&canonical(&request.policy)) != request.digest {
+        return Err(failed(&"the policy is not the one that was sealed"));
+    }
+    single_threaded()?;
+    let mut descriptors = parcel.descriptors.into_iter();
+    let mut next = || descriptors.next().ok_or_else(|| failed(&"a descriptor is missing"));
+    let stdin = next()?;
+    let host = match request.stage {
+        Stage::Outer => socket.try_clone().map_err(|error| failed(&error))?,
+        Stage::Init { .. } => next()?,
+    };
+    let roots: Vec<_> = descriptors.collect();
+    if roots.len() != request.policy.read_write.len() + request.policy.read_only.len() {
+        return Err(failed(&"there are not as many open roots as the policy names"));
+    }
+    dup2_stdin(&stdin).map_err(|error| failed(&io::Error::from(error)))?;
+    Ok((request.stage.clone(), Given { request, stdin, roots, host }))
+}
+
+/// Landlock and namespaces are taken on by one thread; others would stay outside.
+fn single_threaded() -> Result<(), Refusal> {
+    let threads = std::fs::read_dir("/proc/self/task").map(Iterator::count).unwrap_or_default();
+    if threads == 1 {
+        return Ok(());
+    }
+    let message = format!("the launcher must be the only thread of its process, and there are {threads}");
+    Err(Refusal::new(RefusalCode::Threads, message))
+}
+
+/// Floor: confines this process and becomes the program.
+fn floor(given: Given) -> Result<i32, Refusal> {
+    let Given { request, roots, host, .. } = given;
+    let policy = &request.policy;
+    let canary = Canary::listening()?;
+    // A session of its own: no controlling terminal. It fails only for a group's leader, which the host made it.
+    let _leads_already = rustix::process::setsid();
+    let outside = getppid();
+    let spare = spare_socket()?;
+    let holder = resources::hold_processes(Level::Floor, &policy.limits);
+    let writable = policy.read_write.len();
+    let (read_write, read_only) = roots.split_at(writable.min(roots.len()));
+    let borrowed = rules::Roots {
+        read_write: read_write.iter().map(OwnedFd::as_fd).collect(),
+        read_only: read_only.iter().map(OwnedFd::as_fd).collect(),
+    };
+    let target = Target { level: Level::Floor, network: &policy.network, canary: &canary.name, spare, outside };
+    let mut report = confine(&request, &borrowed, holder, &target)?;
+    report.unprotected = policy.protected.iter().map(ToString::to_string).collect();
+    drop(target);
+    drop(canary);
+    if request.argv.is_empty() {
+        answer(&host, report)?;
+        return Ok(0);
+    }
+    enter(&policy.directory)?;
+    let mut command = program(policy, &request.argv)?;
+    answer(&host, report)?;
+    let error = command.exec();
+    // The host has its answer, and reads this as the program's own end: the shell's code for what cannot be run.
+    let _told = writeln!(io::stderr(), "cannot run {:?}: {error}", request.argv.first());
+    Ok(REFUSED)
+}
+
+/// Full: the first process inside the namespaces. Builds the view, confines itself, starts the program, buries
+/// orphans, and takes everything along when the program ends.
+fn init(given: Given, canary: &str, outer: i32, link: &OwnedFd) -> Result<i32, Refusal> {
+    let Given { request, roots, host, .. } = given;
+    let policy = &request.policy;
+    let view = mounts::build(policy, &roots)?;
+    drop(roots);
+    let holder = resources::hold_processes(Level::Full, &policy.limits);
+    view.close()?;
+    let failed = |error: Errno| refusal(RefusalCode::Namespaces, "the host name", io::Error::from(error));
+    rustix::system::sethostname(HOSTNAME.as_bytes()).map_err(failed)?;
+    let listener = network(&policy.network)?;
+    let opened = |path: &Utf8PathBuf| {
+        mounts::open_root(path)
+            .map_err(|error| refusal(RefusalCode::Mounts, format!("the root {path}"), io::Error::from(error)))
+    };
+    let read_write = policy.read_write.iter().map(opened).collect::<Result<Vec<_>, _>>()?;
+    let read_only = policy.read_only.iter().map(opened).collect::<Result<Vec<_>, _>>()?;
+    let roots = rules::Roots {
+        read_write: read_write.iter().map(OwnedFd::as_fd).collect(),
+        read_only: read_only.iter().map(OwnedFd::as_fd).collect(),
+    };
+    let outside = rustix::process::Pid::from_raw(outer);
+    let spare = spare_socket()?;
+    let target = Target { level: Level::Full, network: &policy.network, canary, spare, outside };
+    let mut report = confine(&request, &roots, holder, &target)?;
+    report.unprotected = view.unprotected;
+    lifeline(link)?;
+    if request.argv.is_empty() {
+        answer(&host, report)?;
+        return Ok(0);
+    }
+    if let Some(listener) = listener {
+        relay::serve(listener)?;
+    }
+    enter(&policy.directory)?;
+    let mut child = start(policy, &request.argv)?;
+    outer_may_signal(&child, link);
+    release_output();
+    answer(&host, report)?;
+    drop(host);
+    Ok(bury(&mut child, link))
+}
+
+/// All layers that both levels share, and the proof that they hold.
+fn confine(
+    request: &Request,
+    roots: &rules::Roots<'_>,
+    holder: Holder,
+    target: &Target<'_>,
+) -> Result<Report, Refusal> {
+    let (level, policy) = (request.level, &request.policy);
+    let programs = seccomp::programs(level, &policy.network)?;
+    resources::limit(level, &policy.limits, holder)?;
+    capabilities::drop_all()?;
+    let landlock_abi = rules::restrict(level, policy, roots)?;
+    if level == Level::Full {
+        // Nobody inside may look into the process that all others descend from.
+        let hidden = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+        hidden.map_err(|error| refusal(RefusalCode::Capabilities, "not dumpable", io::Error::from(error)))?;
+    }
+    seccomp::install(&programs)?;
+    let verified = self_test::run(target)?;
+    Ok(Report {
+        level,
+        policy: request.digest.clone(),
+        landlock_abi,
+        seccomp_instructions: programs.iter().map(Vec::len).sum(),
+        namespaces: if level == Level::Full { namespaces::names(&policy.network) } else { vec![] },
+        network: policy.network.clone(),
+        processes_held_by: holder,
+        verified,
+        unprotected: vec![],
+        gaps: gaps(level, holder),
+    })
+}
+
+fn spare_socket() -> Result<OwnedFd, Refusal> {
+    stream_socket()
+        .map_err(|error| refusal(RefusalCode::SelfTest, "a socket for the self-test", io::Error::from(error)))
+}
+
+/// The network inside: the loopback interface, and the relay's port.
+fn network(network: &Network) -> Result<Option<TcpListener>, Refusal> {
+    match network {
+        Network::Open | Network::None => Ok(None),
+        Network::Loopback => loopback::switch_on().map(|()| None),
+        Network::Proxy { .. } => {
+            loopback::switch_on()?;
+            relay::listen().map(Some)
+        }
+    }
+}
+
+/// Dies with the outer launcher, which is single-threaded, so the kernel's signal means its process.
+fn lifeline(link: &OwnedFd) -> Result<(), Refusal> {
+    let failed = |error: Errno| refusal(RefusalCode::Namespaces, "the lifeline", io::Error::from(error));
+    set_parent_process_death_signal(Some(Signal::KILL)).map_err(failed)?;
+    // If it died before that, the socket to it has ended.
+    let mut poll = [rustix::event::PollFd::new(link, rustix::event::PollFlags::IN)];
+    let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+    rustix::event::poll(&mut poll, Some(&now)).map_err(failed)?;
+    let ended = poll.iter().any(|poll| poll.revents().contains(rustix::event::PollFlags::HUP));
+    if ended { Err(failed(Errno::PIPE)) } else { Ok(()) }
+}
+
+fn enter(directory: &Utf8Path) -> Result<(), Refusal> {
+    std::env::set_current_dir(directory).map_err(|error| {
+        refusal(RefusalCode::Directory, format!("the session cannot enter its directory {directory}"), error)
+    })
+}
+
+fn start(policy: &Policy, argv: &[String]) -> Result<Child, Refusal> {
+    program(policy, argv)?.spawn().map_err(|error| {
+        let name = argv.first().map_or("", String::as_str);
+        refusal(RefusalCode::Program, format!("the program {name:?} cannot be started"), error)
+    })
+}
+
+/// The command, with the policy's environment and nothing else.
+#[expect(clippy::disallowed_methods, reason = "the program of a session, after everything is confined")]
+fn program(policy: &Policy, argv: &[String]) -> Result<Command, Refusal> {
+    let (name, arguments) = argv
+        .split_first()
+        .ok_or_else(|| Refusal::new(RefusalCode::Request, "there is no program on the command line"))?;
+    let mut command = Command::new(find(policy, name)?);
+    command.arg0(name).args(arguments).env_clear();
+    if matches!(policy.network, Network::Proxy { .. }) {
+        command.envs(relay::VARIABLES.map(|variable| (variable, relay::URL)));
+    }
+    command.envs(&policy.environment);
+    Ok(command)
+}
+
+/// The file that a name means, along the policy's `PATH`, as seen from inside.
+fn find(policy: &Policy, name: &str) -> Result<Utf8PathBuf, Refusal> {
+    let path = policy.environment.get("PATH").map_or("", String::as_str);
+    let candidates: Vec<Utf8PathBuf> = if name.contains('/') {
+        vec![name.into()]
+    } else {
+        path.split(':').filter(|place| !place.is_empty()).map(|place| Utf8Path::new(place).join(name)).collect()
+    };
+    let runs = |file: &Utf8PathBuf| {
+        let is_file = stat(file.as_str()).is_ok_and(|data| FileType::from_raw_mode(data.st_mode).is_file());
+        is_file && access(file.as_str(), Access::EXEC_OK).is_ok()
+    };
+    candidates.into_iter().find(runs).ok_or_else(|| {
+        let message = format!("there is no program {name:?} that the session can run (its PATH is {path:?})");
+        Refusal::new(RefusalCode::ProgramNotFound, message)
+    })
+}
+
+fn answer(host: &OwnedFd, report: Report) -> Result<(), Refusal> {
+    // A host that does not listen has ended, and the program must not start without it.
+    write_line(host, &Answer::Confined(report))
+        .map_err(|error| refusal(RefusalCode::Request, "the host cannot be told", error))
+}
+
+/// Sends the outer launcher a handle on the program, so that it can pass signals on.
+fn outer_may_signal(child: &Child, link: &OwnedFd) {
+    let pid = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw);
+    if let Some(handle) = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) {
+        // Without it signals are not passed on; the end still comes by the lifeline.
+        let _not_sent = send_descriptor(link, handle);
+    }
+}
+
+/// Lets go of the program's output, so that its readers see the end when the program closes it.
+pub(super) fn release_output() {
+    if let Ok(null) = std::fs::File::options().read(true).write(true).open("/dev/null") {
+        let _kept = dup2_stdin(&null);
+        let _kept = dup2_stdout(&null);
+        let _kept = dup2_stderr(&null);
+    }
+}
+
+/// Waits for the program, and for all orphans on the way. The kernel ends whatever is left when this process ends.
+fn bury(child: &mut Child, link: &OwnedFd) -> i32 {
+    let program = i32::try_from(child.id()).unwrap_or_default();
+    loop {
+        match wait(WaitOptions::empty()) {
+            Ok(Some((pid, status))) if pid.as_raw_nonzero().get() == program => {
+                let signal = status.terminating_signal();
+                let code = status.exit_status().or(signal.map(|signal| SIGNAL_BASE + signal)).unwrap_or(REFUSED);
+                // The first process of a namespace cannot end by a signal, so the number is passed on.
+                let _outer_is_gone = write_line(link, &signal);
+                return code;
+            }
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(_) => return REFUSED,
+        }
+    }
+}

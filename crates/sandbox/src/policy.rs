@@ -1,0 +1,505 @@
+//! What a session may do, as plain data: nothing here opens a file or asks the kernel.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use camino::{Utf8Component, Utf8Path, Utf8PathBuf};
+use serde::{Deserialize, Serialize};
+
+use crate::level::Wanted;
+
+/// How many roots, devices and protected paths one policy may name, each counted by itself.
+pub const PATHS_MAX: usize = 64;
+/// How many variables the environment may hold.
+pub const VARIABLES_MAX: usize = 512;
+/// The longest path, in bytes; the kernel takes no longer one.
+pub const PATH_BYTES_MAX: usize = 4095;
+/// The fewest processes that a limit may allow: less than this, and no shell starts.
+pub const PROCESSES_MIN: u64 = 8;
+/// The fewest open files that a limit may allow.
+pub const OPEN_FILES_MIN: u64 = 16;
+/// The least memory that a limit may allow, in bytes.
+pub const MEMORY_BYTES_MIN: u64 = 16 << 20;
+
+/// Trees that are made anew or shown in part for every session, so they cannot be roots.
+const MADE_ANEW: [&str; 3] = ["/proc", "/sys", "/dev"];
+
+/// What one session may read, write, reach and use. Set once: [`Policy::seal`](crate::Policy::seal) closes it.
+///
+/// The paths are real paths: absolute, without `.`, `..` or symbolic links. What the system itself consists of
+/// (programs, libraries, certificates) can always be read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Policy {
+    /// Which level must be had.
+    pub level: Wanted,
+    /// Where the program starts. It must lie in a root, or be `/`.
+    pub directory: Utf8PathBuf,
+    /// Directories that it may change, with all that is in them.
+    #[serde(default)]
+    pub read_write: BTreeSet<Utf8PathBuf>,
+    /// Directories that it may read and run programs from.
+    #[serde(default)]
+    pub read_only: BTreeSet<Utf8PathBuf>,
+    /// Devices below `/dev` that it may use beyond `null`, `zero`, `full`, `random`, `urandom` and its own terminals.
+    #[serde(default)]
+    pub devices: BTreeSet<Utf8PathBuf>,
+    /// Paths inside read-write roots that it may read but not change, replace or rename away. Enforced at
+    /// [`Level::Full`](crate::Level::Full); those that do not exist at the start are listed in the report.
+    #[serde(default)]
+    pub protected: BTreeSet<Utf8PathBuf>,
+    /// What it may reach.
+    pub network: Network,
+    /// What it may use up.
+    #[serde(default)]
+    pub limits: Limits,
+    /// The whole environment of the program: nothing is inherited.
+    #[serde(default)]
+    pub environment: BTreeMap<String, String>,
+}
+
+/// What a session may reach over a network.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "mode", deny_unknown_fields)]
+pub enum Network {
+    /// Whatever the host reaches.
+    Open,
+    /// Nothing, not even itself.
+    None,
+    /// Itself: a loopback interface that nobody else sees. Only at [`Level::Full`](crate::Level::Full).
+    Loopback,
+    /// Itself, and what a proxy lets through. The session finds it at `http://127.0.0.1:3128`, which
+    /// `HTTP_PROXY` and its kin then name. Only at [`Level::Full`](crate::Level::Full).
+    Proxy {
+        /// The Unix socket at which the host's proxy listens.
+        socket: Utf8PathBuf,
+    },
+}
+
+/// What a session may use up. `None` is without a limit of ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// Writable memory of each process, in bytes. The sum over all processes wants a cgroup.
+    pub memory_bytes: Option<u64>,
+    /// Processes and threads at once. At full as root no fewer than 301 can be enforced.
+    pub processes: Option<u64>,
+    /// Open files of each process.
+    pub open_files: Option<u64>,
+    /// The largest file that can be written, in bytes.
+    pub file_size_bytes: Option<u64>,
+    /// Processor time of each process, in seconds.
+    pub cpu_seconds: Option<u64>,
+    /// What the private `/tmp` holds at most, and `/dev/shm` once more, in bytes. Only at full.
+    pub tmp_bytes: u64,
+}
+
+impl Default for Limits {
+    /// Room for a large build, and an end for a runaway.
+    fn default() -> Self {
+        Self {
+            memory_bytes: Some(16 << 30),
+            processes: Some(2048),
+            open_files: Some(16_384),
+            file_size_bytes: Some(16 << 30),
+            cpu_seconds: None,
+            tmp_bytes: 1 << 30,
+        }
+    }
+}
+
+/// The part of a policy that an error is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Field {
+    /// [`Policy::directory`]
+    Directory,
+    /// [`Policy::read_write`]
+    ReadWrite,
+    /// [`Policy::read_only`]
+    ReadOnly,
+    /// [`Policy::devices`]
+    Devices,
+    /// [`Policy::protected`]
+    Protected,
+    /// [`Policy::network`]
+    Network,
+    /// [`Policy::limits`]
+    Limits,
+    /// [`Policy::environment`]
+    Environment,
+}
+
+impl std::fmt::Display for Field {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(match self {
+            Self::Directory => "directory",
+            Self::ReadWrite => "read_write",
+            Self::ReadOnly => "read_only",
+            Self::Devices => "devices",
+            Self::Protected => "protected",
+            Self::Network => "network",
+            Self::Limits => "limits",
+            Self::Environment => "environment",
+        })
+    }
+}
+
+/// Why a policy is refused. Nothing was started, and nothing was changed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PolicyError {
+    /// A path cannot be what it was named as.
+    #[error("{field}: {path:?} {reason}")]
+    Path {
+        /// The part of the policy.
+        field: Field,
+        /// The path as it was given.
+        path: String,
+        /// What is wrong with it, and what to do.
+        reason: PathReason,
+    },
+    /// More than [`PATHS_MAX`] or [`VARIABLES_MAX`].
+    #[error("{field}: {count} entries, and no more than {max} are allowed")]
+    TooMany {
+        /// The part of the policy.
+        field: Field,
+        /// How many there are.
+        count: usize,
+        /// How many there may be.
+        max: usize,
+    },
+    /// A variable that no process can hold.
+    #[error("environment: {name:?} must be a name without `=` and NUL, with a value without NUL")]
+    Variable {
+        /// Its name.
+        name: String,
+    },
+    /// A limit under which nothing can run.
+    #[error("limits: {name} is {given}, and less than {min} lets no program start")]
+    Limit {
+        /// The field of [`Limits`].
+        name: &'static str,
+        /// What was given.
+        given: u64,
+        /// The least that is allowed.
+        min: u64,
+    },
+}
+
+/// What is wrong with a path.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PathReason {
+    /// It has no characters.
+    #[error("is empty: name a directory")]
+    Empty,
+    /// It is more than [`PATH_BYTES_MAX`] long.
+    #[error("is longer than 4095 bytes")]
+    TooLong,
+    /// It does not begin with `/`.
+    #[error("is relative: give the whole path, from `/`")]
+    Relative,
+    /// It has `.`, `..`, a doubled or a trailing `/`.
+    #[error("is not in its plain form: leave out `.`, `..`, `//` and a `/` at the end")]
+    NotPlain,
+    /// It has a newline or another control character.
+    #[error("has a control character in it: rename the directory")]
+    ControlCharacter,
+    /// It is `/`.
+    #[error("is the whole machine: name the directory that is meant")]
+    Everything,
+    /// It is in a tree that every session gets made anew.
+    #[error("lies in /proc, /sys or /dev, which a session gets its own view of; single devices go into `devices`")]
+    MadeAnew,
+    /// It is no device below `/dev`.
+    #[error("is not below /dev")]
+    NotADevicePath,
+    /// There is nothing of this name.
+    #[error("does not exist")]
+    Missing,
+    /// A root must be a directory.
+    #[error("is not a directory")]
+    NotADirectory,
+    /// It must be a character or block device.
+    #[error("is not a device")]
+    NotADevice,
+    /// It must be a socket.
+    #[error("is not a Unix socket")]
+    NotASocket,
+    /// A symbolic link, or a loop of them, stands somewhere in it.
+    #[error("goes through a symbolic link: give the real path (`realpath` prints it)")]
+    Link,
+    /// The operator allows other roots only.
+    #[error("is outside of the roots that the operator allows")]
+    NotAllowed,
+    /// It must lie in a root that may be written.
+    #[error("is not inside a read-write root")]
+    NotInReadWriteRoot,
+    /// It must lie in a root.
+    #[error("is in none of the roots")]
+    NotInRoot,
+    /// The system says no.
+    #[error("cannot be opened: {0}")]
+    Unreadable(String),
+}
+
+impl Policy {
+    /// A policy that allows nothing beyond the system's programs: no root, no network, the best level there is.
+    #[must_use]
+    pub fn new(directory: impl Into<Utf8PathBuf>) -> Self {
+        Self {
+            level: Wanted::Best,
+            directory: directory.into(),
+            read_write: BTreeSet::new(),
+            read_only: BTreeSet::new(),
+            devices: BTreeSet::new(),
+            protected: BTreeSet::new(),
+            network: Network::None,
+            limits: Limits::default(),
+            environment: BTreeMap::new(),
+        }
+    }
+
+    /// With another level.
+    #[must_use]
+    pub fn with_level(mut self, level: Wanted) -> Self {
+        self.level = level;
+        self
+    }
+
+    /// With a directory that may be changed.
+    #[must_use]
+    pub fn allow_write(mut self, root: impl Into<Utf8PathBuf>) -> Self {
+        self.read_write.insert(root.into());
+        self
+    }
+
+    /// With a directory that may be read.
+    #[must_use]
+    pub fn allow_read(mut self, root: impl Into<Utf8PathBuf>) -> Self {
+        self.read_only.insert(root.into());
+        self
+    }
+
+    /// With a device.
+    #[must_use]
+    pub fn allow_device(mut self, device: impl Into<Utf8PathBuf>) -> Self {
+        self.devices.insert(device.into());
+        self
+    }
+
+    /// With paths that may be read, but neither changed nor renamed away.
+    #[must_use]
+    pub fn protect(mut self, paths: impl IntoIterator<Item = Utf8PathBuf>) -> Self {
+        self.protected.extend(paths);
+        self
+    }
+
+    /// With this network.
+    #[must_use]
+    pub fn with_network(mut self, network: Network) -> Self {
+        self.network = network;
+        self
+    }
+
+    /// With these limits.
+    #[must_use]
+    pub fn with_limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// With a variable in the environment.
+    #[must_use]
+    pub fn with_variable(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.environment.insert(name.into(), value.into());
+        self
+    }
+
+    /// Whether the policy can be meant, as far as that is seen without looking at the disk.
+    pub fn check(&self) -> Result<(), PolicyError> {
+        for (field, paths) in [
+            (Field::ReadWrite, &self.read_write),
+            (Field::ReadOnly, &self.read_only),
+            (Field::Devices, &self.devices),
+            (Field::Protected, &self.protected),
+        ] {
+            too_many(field, paths.len(), PATHS_MAX)?;
+            for path in paths {
+                check_path(field, path)?;
+            }
+        }
+        check_path(Field::Directory, &self.directory)?;
+        if let Network::Proxy { socket } = &self.network {
+            check_path(Field::Network, socket)?;
+        }
+        for device in &self.devices {
+            require(device.starts_with("/dev") && device != "/dev", Field::Devices, device, || {
+                PathReason::NotADevicePath
+            })?;
+        }
+        for path in &self.protected {
+            require(is_inside(path, &self.read_write) && !self.read_write.contains(path), Field::Protected, path, || {
+                PathReason::NotInReadWriteRoot
+            })?;
+        }
+        let reachable = self.directory == "/"
+            || is_inside(&self.directory, &self.read_write)
+            || is_inside(&self.directory, &self.read_only);
+        require(reachable, Field::Directory, &self.directory, || PathReason::NotInRoot)?;
+        self.check_environment()?;
+        self.check_limits()
+    }
+
+    fn check_environment(&self) -> Result<(), PolicyError> {
+        too_many(Field::Environment, self.environment.len(), VARIABLES_MAX)?;
+        for (name, value) in &self.environment {
+            if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
+                return Err(PolicyError::Variable { name: name.clone() });
+            }
+        }
+        Ok(())
+    }
+
+    fn check_limits(&self) -> Result<(), PolicyError> {
+        for (name, given, min) in [
+            ("memory_bytes", self.limits.memory_bytes, MEMORY_BYTES_MIN),
+            ("processes", self.limits.processes, PROCESSES_MIN),
+            ("open_files", self.limits.open_files, OPEN_FILES_MIN),
+            ("cpu_seconds", self.limits.cpu_seconds, 1),
+        ] {
+            match given {
+                Some(given) if given < min => return Err(PolicyError::Limit { name, given, min }),
+                Some(_) | None => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether `path` is one of the roots or lies in one of them.
+pub(crate) fn is_inside(path: &Utf8Path, roots: &BTreeSet<Utf8PathBuf>) -> bool {
+    roots.iter().any(|root| path.starts_with(root))
+}
+
+pub(crate) fn path_error(field: Field, path: &Utf8Path, reason: PathReason) -> PolicyError {
+    PolicyError::Path { field, path: path.to_string(), reason }
+}
+
+pub(crate) fn require(
+    holds: bool,
+    field: Field,
+    path: &Utf8Path,
+    reason: impl FnOnce() -> PathReason,
+) -> Result<(), PolicyError> {
+    if holds { Ok(()) } else { Err(path_error(field, path, reason())) }
+}
+
+fn too_many(field: Field, count: usize, max: usize) -> Result<(), PolicyError> {
+    if count > max { Err(PolicyError::TooMany { field, count, max }) } else { Ok(()) }
+}
+
+fn check_path(field: Field, path: &Utf8Path) -> Result<(), PolicyError> {
+    let reason = form_of(path).or_else(|| {
+        let root = matches!(field, Field::ReadWrite | Field::ReadOnly);
+        if root && path == "/" {
+            Some(PathReason::Everything)
+        } else if root && MADE_ANEW.iter().any(|tree| path.starts_with(tree)) {
+            Some(PathReason::MadeAnew)
+        } else {
+            None
+        }
+    });
+    reason.map_or(Ok(()), |reason| Err(path_error(field, path, reason)))
+}
+
+/// What is wrong with a path by its letters alone.
+fn form_of(path: &Utf8Path) -> Option<PathReason> {
+    if path.as_str().is_empty() {
+        return Some(PathReason::Empty);
+    }
+    if path.as_str().len() > PATH_BYTES_MAX {
+        return Some(PathReason::TooLong);
+    }
+    if path.as_str().chars().any(char::is_control) {
+        return Some(PathReason::ControlCharacter);
+    }
+    if !path.is_absolute() {
+        return Some(PathReason::Relative);
+    }
+    let climbs = path.components().any(|component| matches!(component, Utf8Component::ParentDir));
+    let plain: Utf8PathBuf = path.components().collect();
+    (climbs || plain.as_str() != path.as_str()).then_some(PathReason::NotPlain)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn reason_for(policy: &Policy) -> PathReason {
+        match policy.check() {
+            Err(PolicyError::Path { reason, .. }) => reason,
+            other => panic!("not refused for a path: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn roots_that_cannot_be_meant_are_refused_with_the_reason() {
+        for (root, expected) in [
+            ("", PathReason::Empty),
+            ("relative", PathReason::Relative),
+            ("./x", PathReason::Relative),
+            ("/", PathReason::Everything),
+            ("/srv/../etc", PathReason::NotPlain),
+            ("/srv/./x", PathReason::NotPlain),
+            ("/srv//x", PathReason::NotPlain),
+            ("/srv/x/", PathReason::NotPlain),
+            ("/srv/new\nline", PathReason::ControlCharacter),
+            ("/srv/nul\0", PathReason::ControlCharacter),
+            ("/proc/1", PathReason::MadeAnew),
+            ("/dev", PathReason::MadeAnew),
+        ] {
+            assert_eq!(reason_for(&Policy::new("/").allow_write(root)), expected, "{root:?}");
+            assert_eq!(reason_for(&Policy::new("/").allow_read(root)), expected, "{root:?}");
+        }
+        let long = format!("/{}", "x".repeat(PATH_BYTES_MAX));
+        assert_eq!(reason_for(&Policy::new("/").allow_write(long)), PathReason::TooLong);
+    }
+
+    #[test]
+    fn what_is_protected_and_where_it_starts_lie_in_roots() {
+        let policy = Policy::new("/srv/x/deep").allow_write("/srv/x");
+        policy.check().unwrap();
+        assert_eq!(reason_for(&policy.clone().protect(["/srv/y".into()])), PathReason::NotInReadWriteRoot);
+        assert_eq!(reason_for(&policy.protect(["/srv/x".into()])), PathReason::NotInReadWriteRoot);
+        assert_eq!(reason_for(&Policy::new("/srv/xy").allow_write("/srv/x")), PathReason::NotInRoot);
+        assert_eq!(reason_for(&Policy::new("/").allow_device("/etc/passwd")), PathReason::NotADevicePath);
+    }
+
+    #[test]
+    fn limits_and_variables_that_nothing_can_live_with_are_refused() {
+        let limits = Limits { processes: Some(1), ..Limits::default() };
+        let error = Policy::new("/").with_limits(limits).check().unwrap_err();
+        assert_eq!(error.to_string(), "limits: processes is 1, and less than 8 lets no program start");
+        for name in ["", "A=B", "A\0"] {
+            let error = Policy::new("/").with_variable(name, "").check().unwrap_err();
+            assert_eq!(error, PolicyError::Variable { name: name.to_owned() });
+        }
+        Policy::new("/").with_variable("A", "=\n").check().unwrap();
+    }
+
+    #[test]
+    fn no_more_paths_than_can_be_passed_on() {
+        let many = (0..=PATHS_MAX).fold(Policy::new("/"), |policy, n| policy.allow_read(format!("/srv/{n}")));
+        assert!(matches!(many.check(), Err(PolicyError::TooMany { field: Field::ReadOnly, .. })));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_as_a_root_is_taken_or_refused(root in "\\PC*|(/|\\.|a|\n){0,12}") {
+            let policy = Policy::new("/").allow_write(root.as_str());
+            if policy.check().is_ok() {
+                prop_assert!(root.starts_with('/') && root.len() > 1 && !root.contains("/../"));
+            }
+        }
+    }
+}
