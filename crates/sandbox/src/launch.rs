@@ -101,7 +101,7 @@ impl SealedPolicy {
         };
         let text = serde_json::to_vec(&request).map_err(|error| failed(error.into()))?;
         let mut descriptors = vec![stdin.as_fd()];
-        descriptors.extend(self.roots().iter().map(|root| root.descriptor.as_fd()));
+        descriptors.extend(self.roots().iter().map(OwnedFd::as_fd));
         send(&here, &text, &descriptors).map_err(&failed)?;
         let child = launcher.env_clear().stdin(Stdio::from(OwnedFd::from(there))).spawn().map_err(&failed)?;
         // The command holds the launcher's end of the socket; without it the end of the launcher is heard at once.

@@ -16,14 +16,7 @@ pub struct SealedPolicy {
     policy: Policy,
     json: String,
     digest: String,
-    roots: Vec<Root>,
-}
-
-/// One root, held open.
-#[derive(Debug)]
-pub(crate) struct Root {
-    pub(crate) path: Utf8PathBuf,
-    pub(crate) descriptor: OwnedFd,
+    roots: Vec<OwnedFd>,
 }
 
 impl Policy {
@@ -35,7 +28,7 @@ impl Policy {
             for path in paths {
                 let descriptor = open(field, path)?;
                 require(kind(field, path, &descriptor)?.is_dir(), field, path, || PathReason::NotADirectory)?;
-                roots.push(Root { path: path.clone(), descriptor });
+                roots.push(descriptor);
             }
         }
         for path in &self.devices {
@@ -85,7 +78,7 @@ impl SealedPolicy {
     }
 
     /// The open roots: those that may be written first, each group in the order of the policy.
-    pub(crate) fn roots(&self) -> &[Root] {
+    pub(crate) fn roots(&self) -> &[OwnedFd] {
         &self.roots
     }
 }

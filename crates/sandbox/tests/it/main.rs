@@ -1,0 +1,19 @@
+//! Attempts to get out, one test each and each at three levels, and the work that must still be possible.
+//!
+//! The level `off` shows that an attempt bites where nothing stops it. What it did is judged from outside wherever it
+//! leaves a trace there. As root every attempt is made twice: as root, and as an ordinary user.
+
+#![forbid(unsafe_code)]
+
+mod escape;
+mod files;
+mod kernel;
+mod launches;
+mod levels;
+mod network;
+mod processes;
+mod resources;
+mod room;
+mod sharing;
+mod work;
+mod workspace;

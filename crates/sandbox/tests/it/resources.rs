@@ -1,0 +1,131 @@
+//! What a session may use up, and what is left of it at the end.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::process::Stdio;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use rustix::time::Timespec;
+
+use crate::escape::escapes;
+use crate::room::{Guard, Room, Who, children_of, processes_with, said, skipped};
+
+escapes! {
+    r01_fork_bomb: Leaks, LeaksForRoot, Held => fork_bomb;
+    r02_memory_bomb: Leaks, Held, Held => memory_bomb;
+    r03_one_large_file: Leaks, Held, Held => one_large_file;
+    r04_many_files: Leaks, Leaks, Leaks => many_files;
+    r04_many_files_in_tmp: Unjudged, Held, Held => many_files_in_tmp;
+    r06_daemon_after_the_end: Leaks, Leaks, Held => daemon_after_the_end;
+}
+
+/// How long a killed process may take to be gone.
+const END_WAIT_MAX: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
+
+/// More processes at once than the limit: at full and as root the kernel counts no fewer than 301, and at floor all
+/// that run on the machine besides.
+fn fork_bomb(room: Room) -> bool {
+    room.with(&["--limit", "processes=320"]).attempt(&["forks", "3000"])
+}
+
+fn memory_bomb(room: Room) -> bool {
+    let limit = ["--limit", &format!("memory_bytes={}", 256 << 20)].map(str::to_owned);
+    room.with(&limit.each_ref().map(String::as_str)).attempt(&["use-memory", "1024"])
+}
+
+fn one_large_file(room: Room) -> bool {
+    let limit = format!("file_size_bytes={}", 1 << 20);
+    let room = room.with(&["--limit", &limit]);
+    room.shell("head -c 8388608 /dev/zero > large; true");
+    fs::metadata(room.path("scope/large")).unwrap().len() > 1 << 20
+}
+
+/// The sum is the keeper's to watch: a gap that the report names.
+fn many_files(room: Room) -> bool {
+    let limit = format!("file_size_bytes={}", 1 << 20);
+    let room = room.with(&["--limit", &limit]);
+    room.shell("for n in 1 2 3 4; do head -c 1048576 /dev/zero > large$n; done; true");
+    fs::read_dir(room.path("scope")).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum::<u64>()
+        > 1 << 20
+}
+
+fn many_files_in_tmp(room: Room) -> bool {
+    let limit = format!("tmp_bytes={}", 1 << 20);
+    let room = room.with(&["--limit", &limit]);
+    room.shell("for n in 1 2 3 4; do head -c 1048576 /dev/zero > /tmp/$n || exit 1; done").status.success()
+}
+
+/// A word for a command line that no other process has.
+fn mark(room: &Room) -> String {
+    format!("{}{:?}{:?}", room.text("scope"), room.who, room.guard)
+}
+
+/// A process that has left its group and its session, and says its mark.
+fn daemon(mark: &str) -> String {
+    format!("setsid sh -c 'exec </dev/null >/dev/null 2>&1; sleep 300 & wait' {mark} & ")
+}
+
+fn end_all(mark: &str) {
+    for pid in processes_with(mark) {
+        for pid in children_of(pid).into_iter().chain([pid]) {
+            // It may have ended by itself.
+            let _ended = kill_process(Pid::from_raw(pid.try_into().unwrap()).unwrap(), Signal::KILL);
+        }
+    }
+}
+
+fn daemon_after_the_end(room: Room) -> bool {
+    let mark = mark(&room);
+    // The daemon is waited for in its own way: it makes a file when it is there.
+    let script = format!(
+        "mkfifo there; setsid sh -c 'echo there > there; exec </dev/null >/dev/null 2>&1; sleep 300 & wait' {mark} & \
+         read -r word < there; test \"$word\" = there"
+    );
+    assert!(room.shell(&script).status.success());
+    let left = !processes_with(&mark).is_empty();
+    end_all(&mark);
+    left
+}
+
+/// At full the death of any of its processes is the end of all, with nobody left to see to it.
+#[test]
+fn r05_daemon_after_the_launcher_is_killed() {
+    if skipped() {
+        return;
+    }
+    for who in Who::all() {
+        let room = Room::new(Guard::Full, who);
+        let mark = mark(&room);
+        let script = format!("{} echo there; wait", daemon(&mark));
+        let mut host = room.inside(&["/bin/sh", "-c", &script]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(host.stdout.take().unwrap()).lines();
+        assert_eq!(lines.next().unwrap().unwrap(), "there");
+        // The host's child is `confine`, and its child the outer launcher.
+        let confine = children_of(host.id())[0];
+        let outer = children_of(confine)[0];
+        let inside = Pid::from_raw(processes_with(&script)[0].try_into().unwrap()).unwrap();
+        let handle = pidfd_open(inside, PidfdFlags::empty()).unwrap();
+        kill_process(Pid::from_raw(outer.try_into().unwrap()).unwrap(), Signal::KILL).unwrap();
+        let mut ready = [PollFd::new(&handle, PollFlags::IN)];
+        assert_eq!(poll(&mut ready, Some(&END_WAIT_MAX)).unwrap(), 1, "{who:?}: the session outlives its launcher");
+        let output = host.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(137), "{}", said(&output));
+        assert!(processes_with(&mark).is_empty(), "{who:?}: an orphan is left");
+    }
+}
+
+#[test]
+fn the_limit_is_about_what_was_asked_for() {
+    if skipped() {
+        return;
+    }
+    for who in Who::all() {
+        let room = Room::new(Guard::Full, who).with(&["--limit", "processes=400"]);
+        let program = room.text("readable/attempt");
+        let output = room.inside(&[&program, "forks", "3000"]).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let made: u32 = text.trim().strip_prefix("made ").unwrap().parse().unwrap();
+        assert!((380..=400).contains(&made), "{who:?}: {made}");
+    }
+}
