@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
 
 use rustix::process::{Resource, Rlimit, getrlimit, getuid, setrlimit};
 
@@ -23,8 +25,9 @@ const PID_MAX_OF_NAMESPACE: (u32, u32) = (6, 14);
 pub(super) fn limit(level: Level, limits: &Limits, holder: Holder) -> Result<(), Refusal> {
     let processes = limits.processes.map(|count| match (level, holder) {
         (Level::Full, _) => count.saturating_add(OWN_PROCESSES),
-        // The count is that of all the user's processes, which are no more than all there are.
-        (Level::Floor, _) => count.saturating_add(threads_of_machine()),
+        // Root is not held by it, and the kernel counts all the user's processes.
+        (Level::Floor, Holder::Nobody) => count,
+        (Level::Floor, _) => count.saturating_add(threads_of_user()),
     });
     for (resource, value) in [
         (Resource::Core, Some(0)),
@@ -85,11 +88,16 @@ fn version_of(release: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// All threads there are, from the fourth word of the load average, as in `1/345`.
-fn threads_of_machine() -> u64 {
-    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let count = text.split_whitespace().nth(3).and_then(|word| word.split_once('/')?.1.parse().ok());
-    count.unwrap_or_default()
+/// The threads that the user runs already, as `/proc` shows them. A directory `task` has two links and one for each
+/// thread. Those that hide from their own user are not counted, so the limit is too tight by them and never too wide.
+fn threads_of_user() -> u64 {
+    let user = getuid().as_raw();
+    let entries = fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
+    let processes = entries.filter(|entry| entry.file_name().as_bytes().iter().all(u8::is_ascii_digit));
+    let own = processes.filter(|entry| entry.metadata().is_ok_and(|data| data.uid() == user));
+    own.filter_map(|entry| fs::metadata(entry.path().join("task")).ok())
+        .map(|task| task.nlink().saturating_sub(2))
+        .fold(0, u64::saturating_add)
 }
 
 #[cfg(test)]

@@ -104,7 +104,7 @@ fn r05_daemon_after_the_launcher_is_killed() {
         // The host's child is `confine`, and its child the outer launcher.
         let confine = children_of(host.id())[0];
         let outer = children_of(confine)[0];
-        let inside = Pid::from_raw(processes_with(&script)[0].try_into().unwrap()).unwrap();
+        let inside = Pid::from_raw(children_of(outer)[0].try_into().unwrap()).unwrap();
         let handle = pidfd_open(inside, PidfdFlags::empty()).unwrap();
         kill_process(Pid::from_raw(outer.try_into().unwrap()).unwrap(), Signal::KILL).unwrap();
         let mut ready = [PollFd::new(&handle, PollFlags::IN)];
