@@ -13,7 +13,9 @@ use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Command, ExitCode, Stdio};
 
 use sandbox::{Limits, Network, Policy, Support, Wanted};
-use seccompiler::{SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule};
+use seccompiler::{
+    SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+};
 
 /// The hidden subcommand.
 const LAUNCHER: &str = "__launch";
@@ -73,7 +75,8 @@ fn launcher() -> Command {
 /// Becomes the program, with nothing but the environment set: the control of the tests.
 #[expect(clippy::disallowed_methods, reason = "the host of this example is the example")]
 fn unconfined(options: &Options) -> std::io::Error {
-    let (program, arguments) = options.argv.split_first().map_or(("", &[][..]), |(first, rest)| (first, rest));
+    let (program, arguments) =
+        options.argv.split_first().map_or(("", &[][..]), |(first, rest)| (first, rest));
     Command::new(program)
         .args(arguments)
         .env_clear()
@@ -142,9 +145,11 @@ fn degrade(what: &str) -> Result<(), Failure> {
     let mut rules = BTreeMap::new();
     let error = match what {
         "landlock" => {
-            for call in
-                [libc::SYS_landlock_create_ruleset, libc::SYS_landlock_add_rule, libc::SYS_landlock_restrict_self]
-            {
+            for call in [
+                libc::SYS_landlock_create_ruleset,
+                libc::SYS_landlock_add_rule,
+                libc::SYS_landlock_restrict_self,
+            ] {
                 rules.insert(call, vec![]);
             }
             libc::ENOSYS

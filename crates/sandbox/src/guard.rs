@@ -46,7 +46,9 @@ const ENTRIES_MAX: usize = 4096;
 pub fn git_paths(workspace: &Utf8Path) -> Vec<Utf8PathBuf> {
     let git = workspace.join(".git");
     match fs::symlink_metadata(&git) {
-        Ok(data) if data.is_dir() => OF_GIT.iter().map(|name| git.join(name)).filter(|path| exists(path)).collect(),
+        Ok(data) if data.is_dir() => {
+            OF_GIT.iter().map(|name| git.join(name)).filter(|path| exists(path)).collect()
+        }
         Ok(data) if data.is_file() => vec![git],
         Ok(_) | Err(_) => vec![],
     }
@@ -60,7 +62,9 @@ pub fn common_git_directory(workspace: &Utf8Path) -> Option<Utf8PathBuf> {
     let pointer = String::from_utf8(text).ok()?;
     let target = Utf8PathBuf::from(pointer.trim_end().strip_prefix("gitdir: ")?);
     let worktrees = target.parent()?;
-    (target.is_absolute() && worktrees.file_name() == Some("worktrees")).then(|| worktrees.parent())?.map(Into::into)
+    (target.is_absolute() && worktrees.file_name() == Some("worktrees"))
+        .then(|| worktrees.parent())?
+        .map(Into::into)
 }
 
 /// How the watched names of a workspace looked at one moment.
@@ -122,7 +126,8 @@ fn look(workspace: &Utf8Path) -> BTreeMap<Utf8PathBuf, String> {
     let mut paths: Vec<_> = WATCHED.iter().map(|name| workspace.join(name)).collect();
     let git = workspace.join(".git");
     paths.extend(OF_GIT.iter().map(|name| git.join(name)));
-    let hooks = fs::read_dir(git.join("hooks")).into_iter().flatten().filter_map(Result::ok).take(ENTRIES_MAX);
+    let hooks =
+        fs::read_dir(git.join("hooks")).into_iter().flatten().filter_map(Result::ok).take(ENTRIES_MAX);
     paths.extend(hooks.filter_map(|entry| Utf8PathBuf::from_path_buf(entry.path()).ok()));
     paths.push(git);
     paths.into_iter().filter_map(|path| mark(&path).map(|mark| (path, mark))).collect()

@@ -90,7 +90,8 @@ impl SealedPolicy {
         let program = launcher.get_program().to_string_lossy().into_owned();
         let failed = |source| LaunchError::Start { program: program.clone(), source };
         let (here, there) = UnixStream::pair().map_err(&failed)?;
-        let stdin = stdin.map_or_else(|| std::fs::File::open("/dev/null").map(OwnedFd::from), Ok).map_err(&failed)?;
+        let stdin =
+            stdin.map_or_else(|| std::fs::File::open("/dev/null").map(OwnedFd::from), Ok).map_err(&failed)?;
         let request = Request {
             version: VERSION,
             stage: Stage::Outer,
@@ -155,6 +156,10 @@ pub(crate) fn refuse(socket: &OwnedFd, refusal: Refusal) {
 }
 
 /// Turns what the system said into a refusal of this step.
-pub(crate) fn refusal(code: RefusalCode, what: impl std::fmt::Display, error: impl std::fmt::Display) -> Refusal {
+pub(crate) fn refusal(
+    code: RefusalCode,
+    what: impl std::fmt::Display,
+    error: impl std::fmt::Display,
+) -> Refusal {
     Refusal::new(code, format!("{what}: {error}"))
 }

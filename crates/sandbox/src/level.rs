@@ -72,11 +72,7 @@ impl Support {
     /// The best level that this machine offers.
     #[must_use]
     pub fn best(&self) -> Option<Level> {
-        if self.full.works() {
-            Some(Level::Full)
-        } else {
-            self.floor.works().then_some(Level::Floor)
-        }
+        if self.full.works() { Some(Level::Full) } else { self.floor.works().then_some(Level::Floor) }
     }
 
     /// The level to apply for this policy, or what is missing.
@@ -205,7 +201,9 @@ impl RefusalCode {
                 "use Linux 6.12 or later with Landlock enabled (`lsm=landlock,…` on the kernel's command line)"
             }
             Self::Seccomp => "use a kernel with CONFIG_SECCOMP_FILTER",
-            Self::SelfTest => "report this with the output of the doctor: the kernel does not do what it says",
+            Self::SelfTest => {
+                "report this with the output of the doctor: the kernel does not do what it says"
+            }
             Self::Directory | Self::ProgramNotFound | Self::Program => {
                 "check the program and its directory, and that the policy lets the session read both"
             }
@@ -331,10 +329,7 @@ mod tests {
         ] {
             assert_eq!([&all, &low, &none].map(|support| level(support, wanted)), expected, "{wanted:?}");
         }
-        assert_eq!(
-            [all.best(), low.best(), none.best()],
-            [Some(Level::Full), Some(Level::Floor), None]
-        );
+        assert_eq!([all.best(), low.best(), none.best()], [Some(Level::Full), Some(Level::Floor), None]);
     }
 
     #[test]

@@ -206,7 +206,9 @@ pub enum PathReason {
     #[error("is the whole machine: name the directory that is meant")]
     Everything,
     /// It is in a tree that every session gets made anew.
-    #[error("lies in /proc, /sys or /dev, which a session gets its own view of; single devices go into `devices`")]
+    #[error(
+        "lies in /proc, /sys or /dev, which a session gets its own view of; single devices go into `devices`"
+    )]
     MadeAnew,
     /// It is no device below `/dev`.
     #[error("is not below /dev")]
@@ -336,9 +338,12 @@ impl Policy {
             })?;
         }
         for path in &self.protected {
-            require(is_inside(path, &self.read_write) && !self.read_write.contains(path), Field::Protected, path, || {
-                PathReason::NotInReadWriteRoot
-            })?;
+            require(
+                is_inside(path, &self.read_write) && !self.read_write.contains(path),
+                Field::Protected,
+                path,
+                || PathReason::NotInReadWriteRoot,
+            )?;
         }
         let reachable = self.directory == "/"
             || is_inside(&self.directory, &self.read_write)

@@ -177,8 +177,13 @@ mod tests {
         let (one, two) = (path.join("one"), path.join("two"));
         fs::create_dir(&one).unwrap();
         fs::create_dir(&two).unwrap();
-        let first = Policy::new("/").allow_read(&one).allow_read(&two).with_variable("A", "1").with_variable("B", "2");
-        let second = Policy::new("/").allow_read(two).allow_read(one).with_variable("B", "2").with_variable("A", "1");
+        let first = Policy::new("/")
+            .allow_read(&one)
+            .allow_read(&two)
+            .with_variable("A", "1")
+            .with_variable("B", "2");
+        let second =
+            Policy::new("/").allow_read(two).allow_read(one).with_variable("B", "2").with_variable("A", "1");
         let (first, second) = (first.seal().unwrap(), second.seal().unwrap());
         assert_eq!((first.json(), first.digest()), (second.json(), second.digest()));
         let other = Policy::new("/").with_network(Network::Open).seal().unwrap();

@@ -10,8 +10,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recvmsg,
-    sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
 };
 use serde::{Deserialize, Serialize};
 
@@ -77,7 +77,10 @@ pub(crate) struct Parcel {
 /// Sends the text in a sealed memory file, and the descriptors after it.
 pub(crate) fn send(socket: impl AsFd, text: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     if text.len() > REQUEST_BYTES_MAX || descriptors.len() >= DESCRIPTORS_MAX {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the request is larger than a launcher takes"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "the request is larger than a launcher takes",
+        ));
     }
     let memory = memfd_create("sandbox-request", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     let mut file = File::from(memory);

@@ -19,7 +19,8 @@ const IFF_UP: u32 = 1;
 
 /// Needs `CAP_NET_ADMIN` in the namespace.
 pub(super) fn switch_on() -> Result<(), Refusal> {
-    attempt().map_err(|error| refusal(RefusalCode::Network, "the loopback interface cannot be switched on", error))
+    attempt()
+        .map_err(|error| refusal(RefusalCode::Network, "the loopback interface cannot be switched on", error))
 }
 
 fn attempt() -> io::Result<()> {

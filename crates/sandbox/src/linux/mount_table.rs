@@ -68,7 +68,11 @@ fn unescape(word: &[u8]) -> Vec<u8> {
                 matches!(digit, b'0'..=b'7').then(|| value * 8 + u32::from(digit - b'0'))
             })
         };
-        let escaped = tail.get(..3).filter(|_| *first == b'\\').and_then(octal).and_then(|code| u8::try_from(code).ok());
+        let escaped = tail
+            .get(..3)
+            .filter(|_| *first == b'\\')
+            .and_then(octal)
+            .and_then(|code| u8::try_from(code).ok());
         plain.push(escaped.unwrap_or(*first));
         rest = tail.get(if escaped.is_some() { 3 } else { 0 }..).unwrap_or_default();
     }

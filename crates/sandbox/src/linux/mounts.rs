@@ -11,9 +11,9 @@ use camino::{Utf8Path, Utf8PathBuf};
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, mkdirat, openat, openat2, symlinkat};
 use rustix::io::Errno;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
-    UnmountFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen, mount_change, mount_remount, move_mount,
-    open_tree, unmount,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, MoveMountFlags,
+    OpenTreeFlags, UnmountFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen, mount_change,
+    mount_remount, move_mount, open_tree, unmount,
 };
 use rustix::process::{chdir, fchdir, pivot_root};
 
@@ -43,7 +43,7 @@ struct Builder {
 /// A tree that waits for its place.
 struct Tree {
     target: Utf8PathBuf,
-    tree: OwnedFd,
+    source: OwnedFd,
     flags: MountFlags,
 }
 
@@ -82,8 +82,9 @@ impl View {
             .map_err(|error| refusal(RefusalCode::Mounts, "the table of mounts cannot be read", error))?;
         // A mount that another covers cannot be reached by its path, and neither can the session.
         for remount in too_loose(&table, &self.rules) {
-            mount_remount(&remount.target, MountFlags::BIND | remount.flags, c"")
-                .map_err(|error| failed(&format!("{} cannot be made stricter", remount.target.display()), error))?;
+            mount_remount(&remount.target, MountFlags::BIND | remount.flags, c"").map_err(|error| {
+                failed(&format!("{} cannot be made stricter", remount.target.display()), error)
+            })?;
         }
         Ok(())
     }
@@ -118,20 +119,21 @@ impl Builder {
             ("/proc/self/fd/2", "dev/stderr"),
             ("pts/ptmx", "dev/ptmx"),
         ] {
-            symlinkat(target, &self.root, link).map_err(|error| failed(&format!("/{link} cannot be made"), error))?;
+            symlinkat(target, &self.root, link)
+                .map_err(|error| failed(&format!("/{link} cannot be made"), error))?;
         }
         Ok(())
     }
 
-    fn mount(&mut self, target: &str, tree: OwnedFd, flags: MountFlags) -> Result<(), Refusal> {
-        self.attach(Tree { target: target.into(), tree, flags })
+    fn mount(&mut self, target: &str, source: OwnedFd, flags: MountFlags) -> Result<(), Refusal> {
+        self.attach(Tree { target: target.into(), source, flags })
     }
 
     /// Puts a tree at its place, which is made if it is not there.
     fn attach(&mut self, tree: Tree) -> Result<(), Refusal> {
-        let Tree { target, tree, flags } = tree;
+        let Tree { target, source, flags } = tree;
         let failed = |error| failed(&format!("{target} cannot be shown"), error);
-        let stat = fstat(&tree).map_err(failed)?;
+        let stat = fstat(&source).map_err(failed)?;
         if FileType::from_raw_mode(stat.st_mode).is_dir() {
             self.directories(&target)?;
         } else {
@@ -141,7 +143,7 @@ impl Builder {
             let create = OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
             openat(&self.root, relative(&target), create, Mode::RUSR).map_err(failed)?;
         }
-        move_mount(&tree, "", &self.root, relative(&target), MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+        move_mount(&source, "", &self.root, relative(&target), MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
             .map_err(failed)?;
         self.rules.push(Strictness { target, flags });
         Ok(())
@@ -166,9 +168,10 @@ impl Builder {
         let mut unprotected = Vec::new();
         let mut pinned = std::collections::BTreeSet::new();
         for path in &policy.protected {
-            let pins = path.ancestors().skip(1).filter(|above| {
-                is_inside(above, &policy.read_write) && !policy.read_write.contains(*above)
-            });
+            let pins = path
+                .ancestors()
+                .skip(1)
+                .filter(|above| is_inside(above, &policy.read_write) && !policy.read_write.contains(*above));
             let mut chain: Vec<_> = pins.map(Utf8Path::to_owned).collect();
             chain.reverse();
             if self.open(path).is_err() {
@@ -224,9 +227,10 @@ fn system_trees(policy: &Policy) -> Result<Vec<Tree>, Refusal> {
         trees.extend(present(file.as_str(), READ)?);
     }
     if let Network::Proxy { socket } = &policy.network {
-        let tree = clone_of_path(socket.as_str())
-            .map_err(|error| refusal(RefusalCode::Network, format!("the proxy's socket {socket}"), io::Error::from(error)))?;
-        trees.push(Tree { target: PROXY.into(), tree, flags: READ });
+        let source = clone_of_path(socket.as_str()).map_err(|error| {
+            refusal(RefusalCode::Network, format!("the proxy's socket {socket}"), io::Error::from(error))
+        })?;
+        trees.push(Tree { target: PROXY.into(), source, flags: READ });
     }
     Ok(trees)
 }
@@ -237,8 +241,9 @@ fn device_trees(policy: &Policy) -> Result<Vec<Tree>, Refusal> {
         trees.extend(present(&format!("/dev/{name}"), DEVICE)?);
     }
     for path in &policy.devices {
-        let tree = clone_of_path(path.as_str()).map_err(|error| failed(&format!("the device {path}"), error))?;
-        trees.push(Tree { target: path.clone(), tree, flags: DEVICE });
+        let source =
+            clone_of_path(path.as_str()).map_err(|error| failed(&format!("the device {path}"), error))?;
+        trees.push(Tree { target: path.clone(), source, flags: DEVICE });
     }
     Ok(trees)
 }
@@ -256,7 +261,7 @@ fn root_trees(policy: &Policy, approved: &[OwnedFd]) -> Result<Vec<Tree>, Refusa
         if (before.st_dev, before.st_ino) != (after.st_dev, after.st_ino) {
             return Err(changed("is another directory than the one that was approved"));
         }
-        trees.push(Tree { target: path.clone(), tree: clone_of(&now).map_err(failed)?, flags });
+        trees.push(Tree { target: path.clone(), source: clone_of(&now).map_err(failed)?, flags });
     }
     // Outer roots first, so that inner ones lie in them; of the same path, the one that may be written last.
     trees.sort_by_key(|tree| (tree.target.components().count(), tree.flags == WRITE));
@@ -272,14 +277,18 @@ pub(super) fn open_root(path: &Utf8Path) -> rustix::io::Result<OwnedFd> {
 /// The tree, if there is one at this path.
 fn present(path: &str, flags: MountFlags) -> Result<Option<Tree>, Refusal> {
     match clone_of_path(path) {
-        Ok(tree) => Ok(Some(Tree { target: path.into(), tree, flags })),
+        Ok(source) => Ok(Some(Tree { target: path.into(), source, flags })),
         Err(Errno::NOENT) => Ok(None),
         Err(error) => Err(failed(&format!("{path} cannot be shown"), error)),
     }
 }
 
 fn clone_of_path(path: &str) -> rustix::io::Result<OwnedFd> {
-    open_tree(CWD, path, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE)
+    open_tree(
+        CWD,
+        path,
+        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE,
+    )
 }
 
 fn clone_of(place: impl AsFd) -> rustix::io::Result<OwnedFd> {
@@ -298,7 +307,8 @@ fn file_system(kind: &str, options: &[(&str, String)]) -> Result<OwnedFd, Refusa
             fsconfig_set_string(&context, *name, value.as_str())?;
         }
         fsconfig_create(&context)?;
-        let device = if kind == "devpts" { MountAttrFlags::empty() } else { MountAttrFlags::MOUNT_ATTR_NODEV };
+        let device =
+            if kind == "devpts" { MountAttrFlags::empty() } else { MountAttrFlags::MOUNT_ATTR_NODEV };
         fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_NOSUID | device)
     };
     attempt().map_err(|error| failed(&format!("a new {kind} cannot be mounted"), error))

@@ -51,10 +51,14 @@ pub(super) fn enter(network: &Network) -> Result<(), Refusal> {
         fs::write(format!("/proc/self/{file}"), text)
             .map_err(|error| failed(&format!("the user namespace cannot be given its {file}"), error))?;
     }
-    hand_on(BUILDER).map_err(|error| failed("capabilities inside the namespaces cannot be handed on", error.into()))
+    hand_on(BUILDER)
+        .map_err(|error| failed("capabilities inside the namespaces cannot be handed on", error.into()))
 }
 
-#[expect(deprecated, reason = "its replacement is unsafe for the sake of CLONE_FILES, which is never asked for here")]
+#[expect(
+    deprecated,
+    reason = "its replacement is unsafe for the sake of CLONE_FILES, which is never asked for here"
+)]
 fn unshare(flags: UnshareFlags) -> rustix::io::Result<()> {
     rustix::thread::unshare(flags)
 }

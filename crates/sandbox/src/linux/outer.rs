@@ -33,8 +33,9 @@ pub(super) fn run(given: Given) -> Result<i32, Refusal> {
     let outer = getpid().as_raw_nonzero().get();
     namespaces::enter(&request.policy.network)?;
     let request = Request { stage: Stage::Init { canary: canary.name.clone(), outer }, ..request };
-    let (mut first, link) = start(&request, &stdin, &roots, &host)
-        .map_err(|error| refusal(RefusalCode::Namespaces, "the first process inside cannot be started", error))?;
+    let (mut first, link) = start(&request, &stdin, &roots, &host).map_err(|error| {
+        refusal(RefusalCode::Namespaces, "the first process inside cannot be started", error)
+    })?;
     drop((stdin, roots, host, request));
     release_output();
     let signal = stand_by(&link, &signals);
@@ -45,7 +46,12 @@ pub(super) fn run(given: Given) -> Result<i32, Refusal> {
 
 /// The same program again, as the first process of the namespaces: a fork without a new program would want unsafe code.
 #[expect(clippy::disallowed_methods, reason = "the launcher starts itself, inside the namespaces")]
-fn start(request: &Request, stdin: &OwnedFd, roots: &[OwnedFd], host: &OwnedFd) -> io::Result<(Child, UnixStream)> {
+fn start(
+    request: &Request,
+    stdin: &OwnedFd,
+    roots: &[OwnedFd],
+    host: &OwnedFd,
+) -> io::Result<(Child, UnixStream)> {
     let (here, there) = UnixStream::pair()?;
     let mut descriptors = vec![stdin.as_fd(), host.as_fd()];
     descriptors.extend(roots.iter().map(OwnedFd::as_fd));
@@ -87,7 +93,9 @@ fn stand_by(link: &UnixStream, signals: &Signals) -> Option<Signal> {
         }
         let link_is_ready = ready.pop().is_some_and(|link| !link.revents().is_empty());
         for ((signal, pipe), ready) in signals.0.iter().zip(&ready) {
-            if !ready.revents().is_empty() && matches!((&mut &*pipe).read(&mut [0; 64]), Ok(count) if count > 0) {
+            if !ready.revents().is_empty()
+                && matches!((&mut &*pipe).read(&mut [0; 64]), Ok(count) if count > 0)
+            {
                 waiting.push(*signal);
             }
         }

@@ -37,7 +37,7 @@ pub(super) fn serve(listener: TcpListener) -> Result<(), Refusal> {
             let place = Place::take(&open);
             if let Some(place) = place {
                 // Without a thread or a proxy the connection is closed, which its program sees.
-                let _closed = spawn(move || carry(connection, place));
+                let _closed = spawn(move || carry(&connection, &place));
             }
         }
     };
@@ -65,7 +65,7 @@ impl Drop for Place {
 }
 
 /// Both directions until both have ended.
-fn carry(inside: TcpStream, _place: Place) {
+fn carry(inside: &TcpStream, _place: &Place) {
     let attempt = || {
         let outside = UnixStream::connect(PROXY)?;
         let (inside_again, outside_again) = (inside.try_clone()?, outside.try_clone()?);
@@ -74,7 +74,7 @@ fn carry(inside: TcpStream, _place: Place) {
             let _ended = io::copy(&mut &outside_again, &mut &inside_again);
             inside_again.shutdown(Shutdown::Write)
         })?;
-        let _ended = io::copy(&mut &inside, &mut &outside);
+        let _ended = io::copy(&mut &*inside, &mut &outside);
         let _closed = outside.shutdown(Shutdown::Write);
         let _joined = back.join();
         Ok::<_, io::Error>(())

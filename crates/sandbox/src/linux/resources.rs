@@ -42,7 +42,11 @@ pub(super) fn limit(level: Level, limits: &Limits, holder: Holder) -> Result<(),
         if let Some(value) = value {
             let new = lowered(&getrlimit(resource), value);
             setrlimit(resource, new).map_err(|error| {
-                refusal(RefusalCode::Limits, format!("the limit {resource:?} cannot be set"), io::Error::from(error))
+                refusal(
+                    RefusalCode::Limits,
+                    format!("the limit {resource:?} cannot be set"),
+                    io::Error::from(error),
+                )
             })?;
         }
     }

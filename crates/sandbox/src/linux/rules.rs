@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use camino::Utf8Path;
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible as _, LandlockStatus, PathBeneath, Ruleset,
-    RulesetAttr as _, RulesetCreated, RulesetCreatedAttr as _, RulesetStatus, Scope,
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible as _, LandlockStatus, PathBeneath,
+    Ruleset, RulesetAttr as _, RulesetCreated, RulesetCreatedAttr as _, RulesetStatus, Scope,
 };
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
 use rustix::io::Errno;
@@ -117,8 +117,13 @@ fn places(level: Level, policy: &Policy) -> Vec<Place> {
     places
 }
 
-fn add<F: AsFd>(rules: RulesetCreated, place: F, rights: BitFlags<AccessFs>) -> Result<RulesetCreated, Refusal> {
-    let failed = |error: &dyn std::fmt::Display| refusal(RefusalCode::Landlock, "a rule cannot be added", error);
+fn add<F: AsFd>(
+    rules: RulesetCreated,
+    place: F,
+    rights: BitFlags<AccessFs>,
+) -> Result<RulesetCreated, Refusal> {
+    let failed =
+        |error: &dyn std::fmt::Display| refusal(RefusalCode::Landlock, "a rule cannot be added", error);
     let stat = fstat(&place).map_err(|error| failed(&io::Error::from(error)))?;
     let directory = FileType::from_raw_mode(stat.st_mode).is_dir();
     let rights = if directory { rights } else { rights & AccessFs::from_file(LEAST) };

@@ -23,16 +23,8 @@ const SET_ID_BITS: [u64; 2] = [0o4000, 0o2000];
 /// Flags of `open` that create a file, so that the mode counts.
 const CREATING_FLAGS: [u64; 2] = [libc::O_CREAT as u64, 0o20_000_000];
 /// The flags of `clone` and `unshare` that make namespaces: mount, cgroup, uts, ipc, user, pid, net, time.
-const NAMESPACE_FLAGS: [u64; 8] = [
-    0x0002_0000,
-    0x0200_0000,
-    0x0400_0000,
-    0x0800_0000,
-    0x1000_0000,
-    0x2000_0000,
-    0x4000_0000,
-    0x0000_0080,
-];
+const NAMESPACE_FLAGS: [u64; 8] =
+    [0x0002_0000, 0x0200_0000, 0x0400_0000, 0x0800_0000, 0x1000_0000, 0x2000_0000, 0x4000_0000, 0x0000_0080];
 /// Terminal commands that write into somebody's input, take over a console or change the line discipline.
 const TERMINAL_COMMANDS: [u64; 4] = [0x5412, 0x541c, 0x541d, 0x5423];
 /// An old name of packet sockets; libc marks its own as deprecated.
@@ -43,9 +35,10 @@ type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 /// The programs for this level and network, in the order in which they are installed.
 pub(super) fn programs(level: Level, network: &Network) -> Result<Vec<BpfProgram>, Refusal> {
-    let failed = |error| refusal(RefusalCode::Seccomp, "the filter of system calls cannot be compiled", error);
+    let failed =
+        |error| refusal(RefusalCode::Seccomp, "the filter of system calls cannot be compiled", error);
     let denied = compile(level, network).map_err(failed)?;
-    Ok(vec![denied, unknown().map_err(failed)?])
+    Ok(vec![denied, unknown()])
 }
 
 /// Installs them on this thread, and on whatever it starts, for good.
@@ -59,7 +52,7 @@ pub(super) fn install(programs: &[BpfProgram]) -> Result<(), Refusal> {
 }
 
 /// `ENOSYS` for these calls, for x32 and for whatever is newer than the list; another architecture ends the process.
-fn unknown() -> Result<BpfProgram, BackendError> {
+fn unknown() -> BpfProgram {
     const LOAD: u16 = 0x20;
     const JUMP_EQUAL: u16 = 0x15;
     const JUMP_GREATER: u16 = 0x25;
@@ -88,7 +81,7 @@ fn unknown() -> Result<BpfProgram, BackendError> {
     }
     program.push(step(RETURN, libc::SECCOMP_RET_ALLOW, 0, 0));
     program.push(step(RETURN, libc::SECCOMP_RET_ERRNO | libc::ENOSYS.unsigned_abs(), 0, 0));
-    Ok(program)
+    program
 }
 
 fn compile(level: Level, network: &Network) -> Result<BpfProgram, BackendError> {
@@ -228,7 +221,7 @@ mod tests {
 
     #[test]
     fn the_jumps_of_the_first_program_land_on_its_last_instruction() {
-        let program = unknown().unwrap();
+        let program = unknown();
         let last = program.len() - 1;
         for (index, step) in program.iter().enumerate().skip(4).take(6) {
             assert_eq!(index + 1 + usize::from(step.jt), last, "instruction {index}");

@@ -42,7 +42,11 @@ impl Canary {
             Ok::<_, Errno>(socket)
         };
         let socket = attempt().map_err(|error| {
-            refusal(RefusalCode::SelfTest, "the socket for the self-test cannot be made", io::Error::from(error))
+            refusal(
+                RefusalCode::SelfTest,
+                "the socket for the self-test cannot be made",
+                io::Error::from(error),
+            )
         })?;
         Ok(Self { name, _socket: socket })
     }
@@ -70,7 +74,8 @@ pub(super) fn run(target: &Target<'_>) -> Result<Vec<String>, Refusal> {
     let mut verified = Vec::new();
     for (name, holds) in attempts(target) {
         if !holds {
-            let message = format!("the sandbox was applied and does not hold: {name} was possible from inside");
+            let message =
+                format!("the sandbox was applied and does not hold: {name} was possible from inside");
             return Err(Refusal::new(RefusalCode::SelfTest, message));
         }
         verified.push(name.to_owned());
@@ -82,14 +87,17 @@ fn attempts(target: &Target<'_>) -> Vec<(&'static str, bool)> {
     let mut attempts = vec![
         ("use of capabilities", capabilities::are_gone()),
         ("system calls without a filter", secure_computing_mode() == Ok(SecureComputingMode::Filter)),
-        ("listing /", denied(open("/", OFlags::RDONLY | OFlags::DIRECTORY))),
-        ("making a file in /", denied(open("/sandbox-self-test", OFlags::WRONLY | OFlags::CREATE))),
-        ("changing a program", denied(open("/usr", OFlags::WRONLY | OFlags::TMPFILE))),
-        ("reading /etc/shadow", denied(open("/etc/shadow", OFlags::RDONLY))),
-        ("writing to /proc/sys", denied(open("/proc/sys/kernel/core_pattern", OFlags::WRONLY))),
+        ("listing /", open("/", OFlags::RDONLY | OFlags::DIRECTORY).is_err()),
+        ("making a file in /", open("/sandbox-self-test", OFlags::WRONLY | OFlags::CREATE).is_err()),
+        ("changing a program", open("/usr", OFlags::WRONLY | OFlags::TMPFILE).is_err()),
+        ("reading /etc/shadow", open("/etc/shadow", OFlags::RDONLY).is_err()),
+        ("writing to /proc/sys", open("/proc/sys/kernel/core_pattern", OFlags::WRONLY).is_err()),
         ("an abstract socket outside", unreachable(target)),
-        ("a socket to the hypervisor", denied(socket(AddressFamily::from_raw(AF_VSOCK), SocketType::STREAM))),
-        ("a raw packet socket", denied(socket(AddressFamily::PACKET, SocketType::RAW))),
+        (
+            "a socket to the hypervisor",
+            socket(AddressFamily::from_raw(AF_VSOCK), SocketType::STREAM).is_err(),
+        ),
+        ("a raw packet socket", socket(AddressFamily::PACKET, SocketType::RAW).is_err()),
         ("a user namespace", unshare_is_refused()),
         ("making a set-user-id file", mode_is_refused()),
         ("changing the root", rustix::process::chroot("/") == Err(Errno::PERM)),
@@ -112,11 +120,6 @@ fn open(path: &str, flags: OFlags) -> rustix::io::Result<OwnedFd> {
     openat(CWD, path, flags | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::RUSR)
 }
 
-/// Not possible, for whatever reason.
-fn denied(attempt: rustix::io::Result<OwnedFd>) -> bool {
-    attempt.is_err()
-}
-
 fn unreachable(target: &Target<'_>) -> bool {
     SocketAddrUnix::new_abstract_name(target.canary.as_bytes())
         .is_ok_and(|address| connect(&target.spare, &address).is_err())
@@ -126,7 +129,10 @@ fn socket(family: AddressFamily, kind: SocketType) -> rustix::io::Result<OwnedFd
     socket_with(family, kind, SocketFlags::CLOEXEC, None)
 }
 
-#[expect(deprecated, reason = "its replacement is unsafe for the sake of CLONE_FILES, which is never asked for here")]
+#[expect(
+    deprecated,
+    reason = "its replacement is unsafe for the sake of CLONE_FILES, which is never asked for here"
+)]
 fn unshare_is_refused() -> bool {
     rustix::thread::unshare(UnshareFlags::NEWUSER) == Err(Errno::PERM)
 }

@@ -52,10 +52,7 @@ pub(crate) fn run() -> i32 {
             return REFUSED;
         }
     };
-    let host = match given.host.try_clone() {
-        Ok(host) => host,
-        Err(_) => return REFUSED,
-    };
+    let Ok(host) = given.host.try_clone() else { return REFUSED };
     let done = match (&stage, given.request.level) {
         (Stage::Outer, Level::Floor) => floor(given),
         (Stage::Outer, Level::Full) => outer::run(given),
@@ -72,7 +69,8 @@ pub(crate) fn run() -> i32 {
 
 /// Takes the request from the socket, and gives the program's stdin its place.
 fn take(socket: &OwnedFd) -> Result<(Stage, Given), Refusal> {
-    let failed = |error: &dyn std::fmt::Display| refusal(RefusalCode::Request, "the request cannot be read", error);
+    let failed =
+        |error: &dyn std::fmt::Display| refusal(RefusalCode::Request, "the request cannot be read", error);
     let parcel = receive(socket).map_err(|error| failed(&error))?;
     let request: Request = serde_json::from_slice(&parcel.text).map_err(|error| failed(&error))?;
     if request.version != VERSION {
@@ -124,7 +122,8 @@ fn floor(given: Given) -> Result<i32, Refusal> {
         read_write: read_write.iter().map(OwnedFd::as_fd).collect(),
         read_only: read_only.iter().map(OwnedFd::as_fd).collect(),
     };
-    let target = Target { level: Level::Floor, network: &policy.network, canary: &canary.name, spare, outside };
+    let target =
+        Target { level: Level::Floor, network: &policy.network, canary: &canary.name, spare, outside };
     let mut report = confine(&request, &borrowed, holder, &target)?;
     report.unprotected = policy.protected.iter().map(ToString::to_string).collect();
     drop(target);
@@ -282,7 +281,10 @@ fn find(policy: &Policy, name: &str) -> Result<Utf8PathBuf, Refusal> {
     let candidates: Vec<Utf8PathBuf> = if name.contains('/') {
         vec![name.into()]
     } else {
-        path.split(':').filter(|place| !place.is_empty()).map(|place| Utf8Path::new(place).join(name)).collect()
+        path.split(':')
+            .filter(|place| !place.is_empty())
+            .map(|place| Utf8Path::new(place).join(name))
+            .collect()
     };
     let runs = |file: &Utf8PathBuf| {
         let is_file = stat(file.as_str()).is_ok_and(|data| FileType::from_raw_mode(data.st_mode).is_file());
@@ -325,7 +327,8 @@ fn bury(child: &mut Child, link: &OwnedFd) -> i32 {
         match wait(WaitOptions::empty()) {
             Ok(Some((pid, status))) if pid.as_raw_nonzero().get() == program => {
                 let signal = status.terminating_signal();
-                let code = status.exit_status().or(signal.map(|signal| SIGNAL_BASE + signal)).unwrap_or(REFUSED);
+                let code =
+                    status.exit_status().or(signal.map(|signal| SIGNAL_BASE + signal)).unwrap_or(REFUSED);
                 // The first process of a namespace cannot end by a signal, so the number is passed on.
                 let _outer_is_gone = write_line(link, &signal);
                 return code;

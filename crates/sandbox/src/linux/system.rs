@@ -89,8 +89,23 @@ pub(super) const PROC_OF_MACHINE: &[&str] = &[
 
 /// What a program may read of itself under `/proc/<pid>` at floor: no environment, no table of sockets.
 pub(super) const PROC_OF_SELF: &[&str] = &[
-    "auxv", "cgroup", "cmdline", "comm", "fd", "fdinfo", "limits", "loginuid", "maps", "mountinfo", "mounts",
-    "oom_score", "smaps_rollup", "stat", "statm", "status", "task",
+    "auxv",
+    "cgroup",
+    "cmdline",
+    "comm",
+    "fd",
+    "fdinfo",
+    "limits",
+    "loginuid",
+    "maps",
+    "mountinfo",
+    "mounts",
+    "oom_score",
+    "smaps_rollup",
+    "stat",
+    "statm",
+    "status",
+    "task",
 ];
 
 /// The files of `/etc` that there are.

@@ -18,20 +18,20 @@ pub(crate) enum Expected {
 }
 
 /// Makes the attempt for every user there is. `attempt` returns whether it got out.
-pub(crate) fn check(guard: Guard, expected: Expected, attempt: impl Fn(Room) -> bool) {
+pub(crate) fn check(guard: Guard, expected: Expected, attempt: impl Fn(&Room) -> bool) {
     if skipped() {
         return;
     }
     for who in Who::all() {
-        let escapes = match expected {
+        let should = match expected {
             Expected::Held => false,
             Expected::Leaks => true,
             Expected::LeaksForRoot => who == Who::Root,
             Expected::LeaksForUser => who == Who::User,
             Expected::Unjudged => continue,
         };
-        let escaped = attempt(Room::new(guard, who));
-        assert_eq!(escaped, escapes, "{who:?} at {guard:?}: got out = {escaped}, expected = {escapes}");
+        let got_out = attempt(&Room::new(guard, who));
+        assert_eq!(got_out, should, "{who:?} at {guard:?}: got out = {got_out}, expected = {should}");
     }
 }
 

@@ -56,21 +56,21 @@ fn secret_changed(room: &Room) -> bool {
     fs::read_to_string(room.path("outside/secret")).is_ok_and(|text| text != "secret")
 }
 
-fn read_a_file(room: Room) -> bool {
+fn read_a_file(room: &Room) -> bool {
     room.attempt_on("read", "outside/secret")
 }
 
-fn list_a_directory(room: Room) -> bool {
-    secret_was_read(&room, &format!("ls {}", room.text("outside")))
+fn list_a_directory(room: &Room) -> bool {
+    secret_was_read(room, &format!("ls {}", room.text("outside")))
 }
 
-fn read_through_a_planted_link(room: Room) -> bool {
+fn read_through_a_planted_link(room: &Room) -> bool {
     symlink(room.path("outside/secret"), room.path("scope/before")).unwrap();
     let planted = format!("ln -s {} link; cat link before", room.text("outside/secret"));
-    secret_was_read(&room, &planted)
+    secret_was_read(room, &planted)
 }
 
-fn read_through_proc(room: Room) -> bool {
+fn read_through_proc(room: &Room) -> bool {
     let secret = room.text("outside/secret");
     let through = |place: &str| room.attempt(&["read", &format!("{place}{secret}")]);
     through("/proc/self/root")
@@ -78,102 +78,102 @@ fn read_through_proc(room: Room) -> bool {
         || room.attempt(&["read", "/proc/self/cwd/../outside/secret"])
 }
 
-fn read_a_database(room: Room) -> bool {
+fn read_a_database(room: &Room) -> bool {
     fs::write(room.path("outside/session.db"), "SQLite").unwrap();
     room.give("outside/session.db");
     room.attempt_on("read", "outside/session.db")
 }
 
-fn read_the_shadow_file(room: Room) -> bool {
+fn read_the_shadow_file(room: &Room) -> bool {
     room.attempt(&["read", "/etc/shadow"])
 }
 
-fn ask_for_size_and_times(room: Room) -> bool {
+fn ask_for_size_and_times(room: &Room) -> bool {
     room.attempt_on("stat", "outside/secret")
 }
 
-fn ask_for_names(room: Room) -> bool {
+fn ask_for_names(room: &Room) -> bool {
     symlink("x", room.path("outside/link")).unwrap();
     room.attempt_on("readlink", "outside/link") || room.attempt_on("access", "outside/secret")
 }
 
-fn read_attributes(room: Room) -> bool {
+fn read_attributes(room: &Room) -> bool {
     let set = room.attempt_outside(&["setxattr", &room.text("outside/secret")]);
     assert!(set.status.success(), "the file system has no extended attributes");
     room.attempt_on("getxattr", "outside/secret")
 }
 
-fn watch_a_directory(room: Room) -> bool {
+fn watch_a_directory(room: &Room) -> bool {
     room.attempt_on("inotify", "outside")
 }
 
-fn fanotify(room: Room) -> bool {
+fn fanotify(room: &Room) -> bool {
     room.attempt(&["fanotify"])
 }
 
-fn open_by_handle(room: Room) -> bool {
+fn open_by_handle(room: &Room) -> bool {
     room.attempt_on("handle", "outside/secret")
 }
 
-fn io_uring(room: Room) -> bool {
+fn io_uring(room: &Room) -> bool {
     room.attempt(&["io-uring"])
 }
 
-fn make_a_block_device(room: Room) -> bool {
+fn make_a_block_device(room: &Room) -> bool {
     let device = fs::metadata("/").unwrap().dev();
     let (major, minor) = (rustix::fs::major(device).to_string(), rustix::fs::minor(device).to_string());
     room.attempt(&["mknod", &room.text("scope/device"), &major, &minor])
 }
 
-fn bind_mount(room: Room) -> bool {
+fn bind_mount(room: &Room) -> bool {
     fs::create_dir(room.path("scope/place")).unwrap();
     room.attempt(&["bind", &room.text("outside"), &room.text("scope/place")])
 }
 
-fn user_namespace(room: Room) -> bool {
+fn user_namespace(room: &Room) -> bool {
     room.attempt(&["user-namespace"])
 }
 
-fn chroot(room: Room) -> bool {
+fn chroot(room: &Room) -> bool {
     room.attempt_on("chroot", "outside/secret")
 }
 
-fn open_tree(room: Room) -> bool {
+fn open_tree(room: &Room) -> bool {
     room.attempt(&["open-tree", "/"])
 }
 
-fn enter_another_mount_namespace(room: Room) -> bool {
+fn enter_another_mount_namespace(room: &Room) -> bool {
     room.attempt(&["setns"])
 }
 
-fn append(room: Room) -> bool {
+fn append(room: &Room) -> bool {
     room.attempt_on("append", "outside/secret");
-    secret_changed(&room)
+    secret_changed(room)
 }
 
-fn open_and_cut(room: Room) -> bool {
+fn open_and_cut(room: &Room) -> bool {
     room.attempt_on("open-and-cut", "outside/secret");
-    secret_changed(&room)
+    secret_changed(room)
 }
 
-fn truncate(room: Room) -> bool {
+fn truncate(room: &Room) -> bool {
     room.attempt_on("truncate", "outside/secret");
-    secret_changed(&room)
+    secret_changed(room)
 }
 
-fn create(room: Room) -> bool {
+fn create(room: &Room) -> bool {
     for what in ["create", "mkdir", "symlink", "mkfifo"] {
         room.attempt_on(what, &format!("outside/{what}"));
     }
     fs::read_dir(room.path("outside")).unwrap().count() > 1
 }
 
-fn unlink(room: Room) -> bool {
+fn unlink(room: &Room) -> bool {
     room.attempt_on("unlink", "outside/secret");
     !room.path("outside/secret").exists()
 }
 
-fn rename(room: Room) -> bool {
+fn rename(room: &Room) -> bool {
     let (secret, taken, mine) =
         (room.text("outside/secret"), room.text("scope/taken"), room.text("scope/mine"));
     fs::write(room.path("scope/mine"), "mine").unwrap();
@@ -184,20 +184,20 @@ fn rename(room: Room) -> bool {
     !room.path("outside/secret").exists() || room.path("outside/mine").exists()
 }
 
-fn hard_link_then_write(room: Room) -> bool {
+fn hard_link_then_write(room: &Room) -> bool {
     let link = room.text("scope/link");
     if room.attempt(&["link", &room.text("outside/secret"), &link]) {
         room.attempt(&["append", &link]);
     }
-    secret_changed(&room)
+    secret_changed(room)
 }
 
-fn write_through_a_planted_link(room: Room) -> bool {
+fn write_through_a_planted_link(room: &Room) -> bool {
     room.shell(&format!("ln -s {} link; echo x >> link; true", room.text("outside/secret")));
-    secret_changed(&room)
+    secret_changed(room)
 }
 
-fn write_a_database(room: Room) -> bool {
+fn write_a_database(room: &Room) -> bool {
     fs::write(room.path("outside/session.db"), "SQLite").unwrap();
     room.give("outside/session.db");
     room.attempt_on("append", "outside/session.db");
@@ -213,31 +213,31 @@ fn mode_changes(room: &Room, name: &str) -> bool {
     mode() != before
 }
 
-fn change_the_mode(room: Room) -> bool {
-    mode_changes(&room, "outside/secret")
+fn change_the_mode(room: &Room) -> bool {
+    mode_changes(room, "outside/secret")
 }
 
-fn change_the_mode_of_what_may_be_read(room: Room) -> bool {
-    mode_changes(&room, "readable/text")
+fn change_the_mode_of_what_may_be_read(room: &Room) -> bool {
+    mode_changes(room, "readable/text")
 }
 
-fn change_the_owner(room: Room) -> bool {
+fn change_the_owner(room: &Room) -> bool {
     let before = fs::metadata(room.path("outside/secret")).unwrap().uid();
     room.attempt(&["chown", &room.text("outside/secret"), "1"]);
     fs::metadata(room.path("outside/secret")).unwrap().uid() != before
 }
 
-fn change_attributes(room: Room) -> bool {
+fn change_attributes(room: &Room) -> bool {
     room.attempt_on("setxattr", "outside/secret");
     room.attempt_outside(&["getxattr", &room.text("outside/secret")]).status.success()
 }
 
-fn change_times(room: Room) -> bool {
+fn change_times(room: &Room) -> bool {
     room.attempt_on("utimes", "outside/secret");
     fs::metadata(room.path("outside/secret")).unwrap().mtime() == 1
 }
 
-fn open_controls_of_the_kernel(room: Room) -> bool {
+fn open_controls_of_the_kernel(room: &Room) -> bool {
     ["/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger", "/sys/kernel/uevent_helper"]
         .iter()
         .any(|file| room.attempt(&["open-for-writing", file]))
@@ -254,15 +254,15 @@ fn shows_outside(room: &Room, directory: &str) -> bool {
     seen
 }
 
-fn shared_memory_directory(room: Room) -> bool {
-    shows_outside(&room, "/dev/shm")
+fn shared_memory_directory(room: &Room) -> bool {
+    shows_outside(room, "/dev/shm")
 }
 
-fn shared_tmp(room: Room) -> bool {
-    shows_outside(&room, "/tmp")
+fn shared_tmp(room: &Room) -> bool {
+    shows_outside(room, "/tmp")
 }
 
-fn make_set_user_id_files(room: Room) -> bool {
+fn make_set_user_id_files(room: &Room) -> bool {
     for name in ["by-chmod", "by-fchmodat2"] {
         fs::write(room.path(&format!("scope/{name}")), "").unwrap();
         room.give(&format!("scope/{name}"));
@@ -276,7 +276,7 @@ fn make_set_user_id_files(room: Room) -> bool {
     files.into_iter().any(|file| file.metadata().unwrap().permissions().mode() & 0o6000 != 0)
 }
 
-fn write_what_may_be_read(room: Room) -> bool {
+fn write_what_may_be_read(room: &Room) -> bool {
     room.attempt_on("append", "readable/text");
     if room.who == Who::Root {
         room.attempt_on("create", "readable/new");

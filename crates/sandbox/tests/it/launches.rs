@@ -145,7 +145,11 @@ fn what_cannot_be_started_is_told_before_anything_runs() {
     let gone = Policy { directory: room.text("scope/gone").into(), ..policy(&room) }.seal().unwrap();
     for level in BOTH {
         for name in ["no-such-program", "/no/such/program", "./text", ""] {
-            assert_eq!(refused(&sealed, level, &[name.to_owned()]), RefusalCode::ProgramNotFound, "{level} {name:?}");
+            assert_eq!(
+                refused(&sealed, level, &[name.to_owned()]),
+                RefusalCode::ProgramNotFound,
+                "{level} {name:?}"
+            );
         }
         assert_eq!(refused(&gone, level, &argv("true")), RefusalCode::Directory, "{level}");
     }

@@ -30,7 +30,11 @@ fn this_machine_offers_full() {
         return;
     }
     let support = probe(&[]);
-    assert_eq!(support.best(), Some(Level::Full), "{support:?} (ROOMETTE_TEST_SKIP=sandbox leaves these tests out)");
+    assert_eq!(
+        support.best(),
+        Some(Level::Full),
+        "{support:?} (ROOMETTE_TEST_SKIP=sandbox leaves these tests out)"
+    );
     assert!(support.floor.works(), "{support:?}");
 }
 
@@ -47,7 +51,10 @@ fn without_user_namespaces_it_is_floor() {
     let full = confine(&["--degrade", "userns", "--level", "full", "--", "/bin/sh", "-c", "echo here"]);
     assert_eq!(full.status.code(), Some(125));
     let text = String::from_utf8_lossy(&full.stderr).into_owned();
-    assert!(full.stdout.is_empty() && text.contains("level full") && text.contains("max_user_namespaces"), "{text}");
+    assert!(
+        full.stdout.is_empty() && text.contains("level full") && text.contains("max_user_namespaces"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -58,7 +65,8 @@ fn without_landlock_nothing_starts() {
     let support = probe(&["--degrade", "landlock"]);
     assert_eq!([&support.full, &support.floor].map(code), [Some(RefusalCode::Landlock); 2]);
     for level in ["best", "full", "floor"] {
-        let output = confine(&["--degrade", "landlock", "--level", level, "--", "/bin/sh", "-c", "echo here"]);
+        let output =
+            confine(&["--degrade", "landlock", "--level", level, "--", "/bin/sh", "-c", "echo here"]);
         assert_eq!(output.status.code(), Some(125), "{level}");
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.stdout.is_empty() && text.contains("no sandbox at level"), "{level}: {text}");

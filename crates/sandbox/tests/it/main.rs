@@ -4,6 +4,11 @@
 //! leaves a trace there. As root every attempt is made twice: as root, and as an ordinary user.
 
 #![forbid(unsafe_code)]
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "as in every test; most of these are made by a macro"
+)]
 
 mod escape;
 mod files;

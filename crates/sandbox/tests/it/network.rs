@@ -34,23 +34,23 @@ fn reaches(room: &Room, what: &str, address: &str) -> bool {
     listener.accept().is_ok() || told
 }
 
-fn tcp(room: Room) -> bool {
-    reaches(&room, "tcp", "127.0.0.1:0")
+fn tcp(room: &Room) -> bool {
+    reaches(room, "tcp", "127.0.0.1:0")
 }
 
-fn tcp_over_ipv6(room: Room) -> bool {
-    reaches(&room, "tcp6", "[::1]:0")
+fn tcp_over_ipv6(room: &Room) -> bool {
+    reaches(room, "tcp6", "[::1]:0")
 }
 
-fn mptcp(room: Room) -> bool {
-    reaches(&room, "mptcp", "127.0.0.1:0")
+fn mptcp(room: &Room) -> bool {
+    reaches(room, "mptcp", "127.0.0.1:0")
 }
 
-fn fast_open(room: Room) -> bool {
-    reaches(&room, "fast-open", "127.0.0.1:0")
+fn fast_open(room: &Room) -> bool {
+    reaches(room, "fast-open", "127.0.0.1:0")
 }
 
-fn udp(room: Room) -> bool {
+fn udp(room: &Room) -> bool {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_nonblocking(true).unwrap();
     room.attempt(&["udp", &socket.local_addr().unwrap().port().to_string()]);
@@ -72,33 +72,33 @@ fn is_reached(room: &Room, what: &str) -> bool {
     reached
 }
 
-fn bind_and_listen(room: Room) -> bool {
-    is_reached(&room, "bind-and-listen")
+fn bind_and_listen(room: &Room) -> bool {
+    is_reached(room, "bind-and-listen")
 }
 
-fn listen_without_bind(room: Room) -> bool {
-    is_reached(&room, "listen")
+fn listen_without_bind(room: &Room) -> bool {
+    is_reached(room, "listen")
 }
 
-fn calls_of_32_bits(room: Room) -> bool {
+fn calls_of_32_bits(room: &Room) -> bool {
     cfg!(target_arch = "x86_64") && room.attempt(&["int80"])
 }
 
-fn raw_and_packet_sockets(room: Room) -> bool {
+fn raw_and_packet_sockets(room: &Room) -> bool {
     let room = room.with(&["--net", "open"]);
     room.attempt(&["raw"]) || room.attempt(&["packet"])
 }
 
-fn interfaces_of_the_host(room: Room) -> bool {
+fn interfaces_of_the_host(room: &Room) -> bool {
     let listed = room.shell("cat /proc/net/dev; true");
     String::from_utf8_lossy(&listed.stdout).lines().any(|line| line.contains(':') && !line.contains(" lo:"))
 }
 
-fn socket_to_the_hypervisor(room: Room) -> bool {
+fn socket_to_the_hypervisor(room: &Room) -> bool {
     room.with(&["--net", "open"]).attempt(&["vsock"])
 }
 
-fn algorithm_and_netfilter_sockets(room: Room) -> bool {
+fn algorithm_and_netfilter_sockets(room: &Room) -> bool {
     let room = room.with(&["--net", "open"]);
     room.attempt(&["alg"]) || room.attempt(&["netfilter"])
 }
@@ -123,14 +123,14 @@ fn loopback_is_its_own() {
         return;
     }
     for who in Who::all() {
-        let room = |()| Room::new(Guard::Full, who).with(&["--net", "loopback"]);
+        let room = Room::new(Guard::Full, who).with(&["--net", "loopback"]);
         for attempt in [tcp, mptcp, fast_open, udp] {
-            assert!(!attempt(room(())), "{who:?}");
+            assert!(!attempt(&room), "{who:?}");
         }
-        assert!(!is_reached(&room(()), "bind-and-listen"), "{who:?}");
+        assert!(!is_reached(&room, "bind-and-listen"), "{who:?}");
         let script = "import socket\ns = socket.create_server(('127.0.0.1', 0))\n\
             c = socket.create_connection(s.getsockname())\ns.accept()[0].send(b'heard')\nprint(c.recv(9).decode())";
-        let output = room(()).inside(&["/usr/bin/python3", "-c", script]).output().unwrap();
+        let output = room.inside(&["/usr/bin/python3", "-c", script]).output().unwrap();
         assert_eq!(String::from_utf8_lossy(&output.stdout), "heard\n", "{who:?}: {}", said(&output));
     }
 }
@@ -164,7 +164,12 @@ fn the_proxy_is_the_only_way_out() {
         let script = "import os, socket\nhost, port = os.environ['HTTPS_PROXY'].split('//')[1].split(':')\n\
             s = socket.create_connection((host, int(port)))\ns.send(b'CONNECT x:443')\nprint(s.recv(99).decode())";
         let output = room.inside(&["/usr/bin/python3", "-c", script]).output().unwrap();
-        assert_eq!(String::from_utf8_lossy(&output.stdout), "through the proxy\n", "{who:?}: {}", said(&output));
+        assert_eq!(
+            String::from_utf8_lossy(&output.stdout),
+            "through the proxy\n",
+            "{who:?}: {}",
+            said(&output)
+        );
         assert_eq!(heard.join().unwrap(), "CONNECT x:443");
     }
 }

@@ -53,39 +53,39 @@ fn reads_of_a_victim(room: &Room, file: &str) -> bool {
     read
 }
 
-fn kill(room: Room) -> bool {
-    signalled(&room, &["kill"])
+fn kill(room: &Room) -> bool {
+    signalled(room, &["kill"])
 }
 
-fn other_ways_to_signal(room: Room) -> bool {
-    signalled(&room, &["tgkill", "pidfd-signal"])
+fn other_ways_to_signal(room: &Room) -> bool {
+    signalled(room, &["tgkill", "pidfd-signal"])
 }
 
-fn signal_by_input(room: Room) -> bool {
-    signalled(&room, &["sigio"])
+fn signal_by_input(room: &Room) -> bool {
+    signalled(room, &["sigio"])
 }
 
-fn ptrace(room: Room) -> bool {
-    on_a_victim(&room, &["ptrace"])
+fn ptrace(room: &Room) -> bool {
+    on_a_victim(room, &["ptrace"])
 }
 
-fn memory(room: Room) -> bool {
-    on_a_victim(&room, &["memory"])
+fn memory(room: &Room) -> bool {
+    on_a_victim(room, &["memory"])
 }
 
-fn read_memory(room: Room) -> bool {
-    on_a_victim(&room, &["vm-read"])
+fn read_memory(room: &Room) -> bool {
+    on_a_victim(room, &["vm-read"])
 }
 
-fn environment(room: Room) -> bool {
-    reads_of_a_victim(&room, "environ")
+fn environment(room: &Room) -> bool {
+    reads_of_a_victim(room, "environ")
 }
 
-fn command_line(room: Room) -> bool {
-    reads_of_a_victim(&room, "cmdline")
+fn command_line(room: &Room) -> bool {
+    reads_of_a_victim(room, "cmdline")
 }
 
-fn list_of_processes(room: Room) -> bool {
+fn list_of_processes(room: &Room) -> bool {
     let victim = room.victim();
     let listed = String::from_utf8_lossy(&room.shell("ls /proc; true").stdout).into_owned();
     let pid = victim.pid();
@@ -93,19 +93,19 @@ fn list_of_processes(room: Room) -> bool {
     listed.lines().any(|line| line == pid)
 }
 
-fn take_a_descriptor(room: Room) -> bool {
-    on_a_victim(&room, &["pidfd-getfd"])
+fn take_a_descriptor(room: &Room) -> bool {
+    on_a_victim(room, &["pidfd-getfd"])
 }
 
-fn limits_and_priority(room: Room) -> bool {
-    on_a_victim(&room, &["prlimit", "setpriority"])
+fn limits_and_priority(room: &Room) -> bool {
+    on_a_victim(room, &["prlimit", "setpriority"])
 }
 
-fn terminal_input(room: Room) -> bool {
+fn terminal_input(room: &Room) -> bool {
     room.attempt(&["terminal-input"]) || room.attempt(&["terminal-input-high-bits"])
 }
 
-fn inherited_descriptors(room: Room) -> bool {
+fn inherited_descriptors(room: &Room) -> bool {
     let script = "exec 9<\"$1\" 10<\"$2\"; shift 2; exec \"$@\"";
     let inside = "cat <&9; cat /proc/self/fd/9 /dev/fd/9; cat /proc/self/fd/10/secret; ls -l /proc/self/fd";
     let mut command = room.outside("bash");
@@ -114,19 +114,19 @@ fn inherited_descriptors(room: Room) -> bool {
     String::from_utf8_lossy(&command.output().unwrap().stdout).contains("secret")
 }
 
-fn environment_of_the_launcher(room: Room) -> bool {
+fn environment_of_the_launcher(room: &Room) -> bool {
     let mut command = room.inside(&["/bin/sh", "-c", "env; cat /proc/*/environ; true"]);
     command.env("LAUNCHER_TOKEN", "launcher-secret");
     String::from_utf8_lossy(&command.output().unwrap().stdout).contains("launcher-secret")
 }
 
-fn core_dumps(room: Room) -> bool {
+fn core_dumps(room: &Room) -> bool {
     let output = room.shell("ulimit -Hc");
     String::from_utf8_lossy(&output.stdout).trim() != "0"
 }
 
 /// Only root can make such a program, and only others gain from it.
-fn set_user_id_program(room: Room) -> bool {
+fn set_user_id_program(room: &Room) -> bool {
     if room.who == Who::Root {
         return false;
     }
@@ -135,12 +135,12 @@ fn set_user_id_program(room: Room) -> bool {
     rustix::process::getuid().is_root() && room.attempt(&["effective-root"])
 }
 
-fn capabilities(room: Room) -> bool {
+fn capabilities(room: &Room) -> bool {
     room.attempt(&["capabilities"])
 }
 
 /// The processes of the launcher belong to the same user, and are no way out. At full the first process is ours.
-fn look_into_the_launcher(room: Room) -> bool {
+fn look_into_the_launcher(room: &Room) -> bool {
     let script = "p=$PPID
         cat /proc/$p/environ >/dev/null 2>&1 && echo environ; ls /proc/$p/root/ >/dev/null 2>&1 && echo root
         readlink /proc/$p/fd/0 /proc/$p/exe /proc/$p/cwd && echo fd; (exec 9</proc/$p/mem) 2>/dev/null && echo mem

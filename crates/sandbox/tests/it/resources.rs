@@ -25,16 +25,16 @@ const END_WAIT_MAX: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
 
 /// More processes at once than the limit: at full and as root the kernel counts no fewer than 301, and at floor all
 /// that run on the machine besides.
-fn fork_bomb(room: Room) -> bool {
+fn fork_bomb(room: &Room) -> bool {
     room.with(&["--limit", "processes=320"]).attempt(&["forks", "3000"])
 }
 
-fn memory_bomb(room: Room) -> bool {
+fn memory_bomb(room: &Room) -> bool {
     let limit = ["--limit", &format!("memory_bytes={}", 256 << 20)].map(str::to_owned);
     room.with(&limit.each_ref().map(String::as_str)).attempt(&["use-memory", "1024"])
 }
 
-fn one_large_file(room: Room) -> bool {
+fn one_large_file(room: &Room) -> bool {
     let limit = format!("file_size_bytes={}", 1 << 20);
     let room = room.with(&["--limit", &limit]);
     room.shell("head -c 8388608 /dev/zero > large; true");
@@ -42,15 +42,18 @@ fn one_large_file(room: Room) -> bool {
 }
 
 /// The sum is the keeper's to watch: a gap that the report names.
-fn many_files(room: Room) -> bool {
+fn many_files(room: &Room) -> bool {
     let limit = format!("file_size_bytes={}", 1 << 20);
     let room = room.with(&["--limit", &limit]);
     room.shell("for n in 1 2 3 4; do head -c 1048576 /dev/zero > large$n; done; true");
-    fs::read_dir(room.path("scope")).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum::<u64>()
+    fs::read_dir(room.path("scope"))
+        .unwrap()
+        .map(|entry| entry.unwrap().metadata().unwrap().len())
+        .sum::<u64>()
         > 1 << 20
 }
 
-fn many_files_in_tmp(room: Room) -> bool {
+fn many_files_in_tmp(room: &Room) -> bool {
     let limit = format!("tmp_bytes={}", 1 << 20);
     let room = room.with(&["--limit", &limit]);
     room.shell("for n in 1 2 3 4; do head -c 1048576 /dev/zero > /tmp/$n || exit 1; done").status.success()
@@ -75,8 +78,8 @@ fn end_all(mark: &str) {
     }
 }
 
-fn daemon_after_the_end(room: Room) -> bool {
-    let mark = mark(&room);
+fn daemon_after_the_end(room: &Room) -> bool {
+    let mark = mark(room);
     // The daemon is waited for in its own way: it makes a file when it is there.
     let script = format!(
         "mkfifo there; setsid sh -c 'echo there > there; exec </dev/null >/dev/null 2>&1; sleep 300 & wait' {mark} & \
@@ -108,7 +111,11 @@ fn r05_daemon_after_the_launcher_is_killed() {
         let handle = pidfd_open(inside, PidfdFlags::empty()).unwrap();
         kill_process(Pid::from_raw(outer.try_into().unwrap()).unwrap(), Signal::KILL).unwrap();
         let mut ready = [PollFd::new(&handle, PollFlags::IN)];
-        assert_eq!(poll(&mut ready, Some(&END_WAIT_MAX)).unwrap(), 1, "{who:?}: the session outlives its launcher");
+        assert_eq!(
+            poll(&mut ready, Some(&END_WAIT_MAX)).unwrap(),
+            1,
+            "{who:?}: the session outlives its launcher"
+        );
         let output = host.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(137), "{}", said(&output));
         assert!(processes_with(&mark).is_empty(), "{who:?}: an orphan is left");

@@ -6,6 +6,7 @@ use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::rc::Rc;
 
 use tempfile::TempDir;
 
@@ -55,14 +56,17 @@ impl Who {
 }
 
 /// Whether the person left these tests out by name: `ROOMETTE_TEST_SKIP=sandbox`.
-#[expect(clippy::disallowed_methods, reason = "whoever runs the tests says by the environment what is left out")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "whoever runs the tests says by the environment what is left out"
+)]
 pub(crate) fn skipped() -> bool {
     std::env::var(SKIP).is_ok_and(|names| names.split(',').any(|name| name.trim() == "sandbox"))
 }
 
 /// `scope` may be written, `readable` may be read, `outside` does not concern the session.
 pub(crate) struct Room {
-    base: TempDir,
+    base: Rc<TempDir>,
     pub(crate) who: Who,
     pub(crate) guard: Guard,
     options: Vec<String>,
@@ -70,7 +74,7 @@ pub(crate) struct Room {
 
 impl Room {
     pub(crate) fn new(guard: Guard, who: Who) -> Self {
-        let base = tempfile::tempdir().unwrap();
+        let base = Rc::new(tempfile::tempdir().unwrap());
         let room = Self { base, who, guard, options: vec![] };
         let modes = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
         modes(room.base.path(), 0o755);
@@ -86,10 +90,11 @@ impl Room {
         room
     }
 
-    /// With more options for `confine`.
-    pub(crate) fn with(mut self, options: &[&str]) -> Self {
-        self.options.extend(options.iter().map(|option| (*option).to_owned()));
-        self
+    /// The same place, with more options for `confine`.
+    pub(crate) fn with(&self, options: &[&str]) -> Self {
+        let added = options.iter().map(|option| (*option).to_owned());
+        let options = self.options.iter().cloned().chain(added).collect();
+        Self { base: Rc::clone(&self.base), who: self.who, guard: self.guard, options }
     }
 
     /// The real path of a name in the room.

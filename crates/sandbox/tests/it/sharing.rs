@@ -19,7 +19,7 @@ escapes! {
 }
 
 /// With the host's network around, so that nothing but the sandbox's own rules stand between.
-fn abstract_socket(room: Room) -> bool {
+fn abstract_socket(room: &Room) -> bool {
     let room = room.with(&["--net", "open"]);
     let name = format!("sandbox-test-{}-{:?}-{:?}", std::process::id(), room.who, room.guard);
     let address = SocketAddr::from_abstract_name(&name).unwrap();
@@ -33,7 +33,7 @@ fn open_to_all(room: &Room, name: &str) {
     fs::set_permissions(room.path(name), fs::Permissions::from_mode(0o777)).unwrap();
 }
 
-fn socket_outside(room: Room) -> bool {
+fn socket_outside(room: &Room) -> bool {
     let room = room.with(&["--net", "open"]);
     let listener = UnixListener::bind(room.path("outside/socket")).unwrap();
     open_to_all(&room, "outside/socket");
@@ -42,7 +42,7 @@ fn socket_outside(room: Room) -> bool {
     listener.accept().is_ok()
 }
 
-fn datagram_socket_outside(room: Room) -> bool {
+fn datagram_socket_outside(room: &Room) -> bool {
     let room = room.with(&["--net", "open"]);
     let socket = UnixDatagram::bind(room.path("outside/socket")).unwrap();
     open_to_all(&room, "outside/socket");
@@ -52,7 +52,7 @@ fn datagram_socket_outside(room: Room) -> bool {
     socket.recv(&mut [0; 8]).is_ok()
 }
 
-fn shared_memory(room: Room) -> bool {
+fn shared_memory(room: &Room) -> bool {
     let made = room.attempt_outside(&["make-shared-memory"]);
     let id = String::from_utf8(made.stdout).unwrap().trim().to_owned();
     let attached = room.attempt(&["shared-memory", &id]);
@@ -60,7 +60,7 @@ fn shared_memory(room: Room) -> bool {
     attached
 }
 
-fn message_queue(room: Room) -> bool {
+fn message_queue(room: &Room) -> bool {
     let name = format!("sandbox-test-{}-{:?}", std::process::id(), room.who);
     assert!(room.attempt_outside(&["make-message-queue", &name]).status.success());
     let opened = room.attempt(&["message-queue", &name]);
@@ -68,11 +68,11 @@ fn message_queue(room: Room) -> bool {
     opened
 }
 
-fn keyrings(room: Room) -> bool {
+fn keyrings(room: &Room) -> bool {
     room.attempt(&["add-key", "sandbox-test"]) || room.attempt(&["keyctl"])
 }
 
-fn sockets_of_the_host(room: Room) -> bool {
+fn sockets_of_the_host(room: &Room) -> bool {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = format!(":{:04X}", listener.local_addr().unwrap().port());
     let listed = room.shell("cat /proc/net/tcp /proc/self/net/tcp /proc/$$/net/tcp; true");

@@ -72,7 +72,8 @@ fn a_compiler_and_make() {
 
 #[test]
 fn archives_and_modes() {
-    let script = "mkdir d; echo x > d/f; chmod 750 d; touch -d @1 d/f; tar cf - d | (mkdir e; cd e; tar xpf -)
+    let script =
+        "mkdir d; echo x > d/f; chmod 750 d; touch -d @1 d/f; tar cf - d | (mkdir e; cd e; tar xpf -)
         stat -c '%a %Y' e/d e/d/f | head -c 3";
     prints(&[], script, "750");
 }
@@ -88,12 +89,21 @@ fn node_with_workers() {
 
 #[test]
 fn names_and_users_are_known() {
-    prints(&[], "getent passwd root | cut -d: -f1; getent hosts localhost >/dev/null && echo known", "root\nknown");
+    prints(
+        &[],
+        "getent passwd root | cut -d: -f1; getent hosts localhost >/dev/null && echo known",
+        "root\nknown",
+    );
 }
 
 #[test]
 fn temporary_files_at_full() {
-    prints_at(Guard::Full, &[], "f=$(mktemp) && echo x > $f && cat $f && df --output=target /tmp | tail -n 1", "x\n/tmp");
+    prints_at(
+        Guard::Full,
+        &[],
+        "f=$(mktemp) && echo x > $f && cat $f && df --output=target /tmp | tail -n 1",
+        "x\n/tmp",
+    );
 }
 
 #[test]

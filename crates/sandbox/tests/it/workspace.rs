@@ -15,7 +15,7 @@ escapes! {
 }
 
 /// A room whose scope is a repository with one commit, and protected.
-fn with_repository(room: Room) -> Room {
+fn with_repository(room: &Room) -> Room {
     let script = "cd \"$1\" && git init -q && echo one > file && git add file && \
                   git -c user.name=a -c user.email=a@b commit -qm one";
     let made = room.outside("sh").args(["-c", script, "sh", &room.text("scope")]).output().unwrap();
@@ -30,34 +30,37 @@ fn git_state(room: &Room) -> (Vec<u8>, usize, bool) {
     (fs::read(room.path("scope/.git/config")).unwrap_or_default(), hooks, planted)
 }
 
-fn changes(room: Room, script: &str) -> bool {
+fn changes(room: &Room, script: &str) -> bool {
     let room = with_repository(room);
     let before = git_state(&room);
     room.shell(script);
     git_state(&room) != before
 }
 
-fn plant_a_hook(room: Room) -> bool {
+fn plant_a_hook(room: &Room) -> bool {
     changes(room, "echo evil > .git/hooks/pre-commit; true")
 }
 
-fn change_the_configuration(room: Room) -> bool {
+fn change_the_configuration(room: &Room) -> bool {
     changes(
         room,
         "git config core.fsmonitor /tmp/evil; echo x >> .git/config; echo y > new; mv -f new .git/config; true",
     )
 }
 
-fn replace_the_repository(room: Room) -> bool {
+fn replace_the_repository(room: &Room) -> bool {
     changes(room, "mv .git away; mkdir -p .git/hooks; echo evil > .git/hooks/pre-commit; true")
 }
 
-fn replace_the_hooks(room: Room) -> bool {
-    changes(room, "mv .git/hooks away; mkdir .git/hooks; echo evil > .git/hooks/pre-commit; rm -rf .git/config; true")
+fn replace_the_hooks(room: &Room) -> bool {
+    changes(
+        room,
+        "mv .git/hooks away; mkdir .git/hooks; echo evil > .git/hooks/pre-commit; rm -rf .git/config; true",
+    )
 }
 
 /// The one that is left at full: it is told after the session.
-fn new_files_that_editors_act_on(room: Room) -> bool {
+fn new_files_that_editors_act_on(room: &Room) -> bool {
     let scope = room.text("scope");
     let watch = sandbox::guard::Watch::before(scope.as_str().into());
     room.shell("mkdir .vscode; echo '{}' > .vscode/tasks.json; echo '{}' > .mcp.json");
@@ -71,7 +74,7 @@ fn git_works(guard: Guard) {
         return;
     }
     for who in Who::all() {
-        let room = with_repository(Room::new(guard, who));
+        let room = with_repository(&Room::new(guard, who));
         let script = "set -e; export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b
             echo two > two; git add two; git commit -qm two; git gc -q; git checkout -qb side; git rm -q file
             git commit -qm three; git stash list; git worktree add -q tree; git -C tree log --oneline | wc -l";
