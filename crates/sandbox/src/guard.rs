@@ -31,7 +31,7 @@ const WATCHED: &[&str] = &[
     ".zshrc",
 ];
 /// What of a repository decides which programs git starts.
-const OF_GIT: &[&str] = &["config", "config.worktree", "hooks", "modules"];
+const OF_GIT: &[&str] = &["commondir", "config", "config.worktree", "hooks", "modules"];
 /// A pointer file of a worktree is one short line.
 const POINTER_BYTES_MAX: u64 = 8 << 10;
 /// How much of a file is read to tell whether it changed, in bytes.

@@ -1,6 +1,6 @@
 //! The host's side: starts the launcher, hands it the policy, and hears what was applied.
 
-use std::io::{self, BufRead as _, BufReader, Read as _};
+use std::io::{self, BufRead, BufReader, Read as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
@@ -107,7 +107,7 @@ impl SealedPolicy {
         let child = launcher.env_clear().stdin(Stdio::from(OwnedFd::from(there))).spawn().map_err(&failed)?;
         // The command holds the launcher's end of the socket; without it the end of the launcher is heard at once.
         drop(launcher);
-        Ok((child, answer(here)))
+        Ok((child, answer(here, level)))
     }
 }
 
@@ -131,16 +131,25 @@ impl Support {
     }
 }
 
-/// The launcher's one line.
-fn answer(socket: UnixStream) -> io::Result<Answer> {
+/// The launcher's last word. At full it speaks once, when the program runs. At floor it becomes the program, which ends
+/// the socket; if that fails it speaks again.
+fn answer(socket: UnixStream, level: Level) -> io::Result<Answer> {
     socket.set_read_timeout(Some(ANSWER_WAIT_MAX))?;
-    let mut line = Vec::new();
     let mut reader = BufReader::new(socket.take(ANSWER_BYTES_MAX));
+    let first = line(&mut reader)?
+        .ok_or_else(|| io::Error::new(io::ErrorKind::UnexpectedEof, "it ended without a word"))?;
+    let second = if level == Level::Floor { line(&mut reader)? } else { None };
+    Ok(second.unwrap_or(first))
+}
+
+/// One line, or `None` at the end.
+fn line(reader: &mut impl BufRead) -> io::Result<Option<Answer>> {
+    let mut line = Vec::new();
     reader.read_until(b'\n', &mut line)?;
-    if line.last() != Some(&b'\n') {
-        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it ended without a word"));
+    if line.is_empty() {
+        return Ok(None);
     }
-    Ok(serde_json::from_slice(&line)?)
+    Ok(Some(serde_json::from_slice(&line)?))
 }
 
 /// Ends a launcher that will start nothing, and buries it.

@@ -32,7 +32,9 @@ const SKELETON_BYTES: u64 = 4 << 20;
 
 const WRITE: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
 const READ: MountFlags = WRITE.union(MountFlags::RDONLY);
-const DEVICE: MountFlags = MountFlags::NOSUID.union(MountFlags::NOEXEC);
+/// A device can be written to on a read-only mount; its mode and owner cannot be changed, which root could otherwise.
+const DEVICE: MountFlags = MountFlags::NOSUID.union(MountFlags::NOEXEC).union(MountFlags::RDONLY);
+const TERMINALS: MountFlags = MountFlags::NOSUID.union(MountFlags::NOEXEC);
 
 /// What has been built so far.
 struct Builder {
@@ -64,6 +66,7 @@ pub(super) fn build(policy: &Policy, approved: &[OwnedFd]) -> Result<View, Refus
     for tree in system.into_iter().chain(devices).chain(roots) {
         builder.attach(tree)?;
     }
+    builder.mask()?;
     let unprotected = builder.protect(policy)?;
     builder.become_root()?;
     Ok(View { rules: builder.rules, unprotected })
@@ -108,7 +111,7 @@ impl Builder {
         self.mount("/dev", file_system("tmpfs", &[small(), closed()])?, READ)?;
         self.mount("/dev/shm", file_system("tmpfs", &[size(), open()])?, WRITE)?;
         let terminals = [("ptmxmode", "0666".to_owned()), ("mode", "0620".to_owned())];
-        self.mount("/dev/pts", file_system("devpts", &terminals)?, DEVICE)?;
+        self.mount("/dev/pts", file_system("devpts", &terminals)?, TERMINALS)?;
         self.mount("/proc", file_system("proc", &[])?, READ | MountFlags::NOEXEC)?;
         self.directories(Utf8Path::new("/var"))?;
         for (target, link) in [
@@ -162,6 +165,36 @@ impl Builder {
         Ok(())
     }
 
+    /// Puts nothing in the place of what `/proc` should not tell.
+    fn mask(&mut self) -> Result<(), Refusal> {
+        let null = self.open(Utf8Path::new("/dev/null"));
+        let null = null.map_err(|error| failed("/dev/null", error))?;
+        for name in system::PROC_MASKED {
+            let path = Utf8Path::new("/proc").join(name);
+            // Some kernels do not have it.
+            if let Ok(place) = self.open(&path) {
+                self.cover(path, &null, &place, DEVICE)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Mounts `source` on `place`, which `path` names.
+    fn cover(
+        &mut self,
+        path: Utf8PathBuf,
+        source: impl AsFd,
+        place: impl AsFd,
+        flags: MountFlags,
+    ) -> Result<(), Refusal> {
+        let both = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+        clone_of(source)
+            .and_then(|tree| move_mount(&tree, "", place, "", both))
+            .map_err(|error| failed(&format!("{path} cannot be covered"), error))?;
+        self.rules.push(Strictness { target: path, flags });
+        Ok(())
+    }
+
     /// Mounts each protected path on itself, and every directory between it and its root: what is a mount point can
     /// be neither replaced nor renamed.
     fn protect(&mut self, policy: &Policy) -> Result<Vec<String>, Refusal> {
@@ -190,12 +223,7 @@ impl Builder {
 
     fn pin(&mut self, path: Utf8PathBuf, flags: MountFlags) -> Result<(), Refusal> {
         let Ok(place) = self.open(&path) else { return Ok(()) };
-        let failed = |error| failed(&format!("{path} cannot be protected"), error);
-        let tree = clone_of(&place).map_err(failed)?;
-        let both = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-        move_mount(&tree, "", &place, "", both).map_err(failed)?;
-        self.rules.push(Strictness { target: path, flags });
-        Ok(())
+        self.cover(path, &place, &place, flags)
     }
 
     /// What lies there inside the new root, through no link.

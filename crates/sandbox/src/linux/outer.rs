@@ -29,7 +29,6 @@ pub(super) fn run(given: Given) -> Result<i32, Refusal> {
     let canary = Canary::listening()?;
     let signals = Signals::catch()
         .map_err(|error| refusal(RefusalCode::Namespaces, "signals cannot be caught", error))?;
-    let _leads_already = rustix::process::setsid();
     let outer = getpid().as_raw_nonzero().get();
     namespaces::enter(&request.policy.network)?;
     let request = Request { stage: Stage::Init { canary: canary.name.clone(), outer }, ..request };

@@ -67,6 +67,7 @@ pub(super) fn hold_processes(level: Level, limits: &Limits) -> Holder {
         (Level::Full, None) | (Level::Floor, _) => false,
     };
     match level {
+        _ if limits.processes.is_none() => Holder::Nobody,
         _ if held_by_table => Holder::ProcessTable,
         // The kernel never applies RLIMIT_NPROC to root.
         _ if getuid().is_root() => Holder::Nobody,

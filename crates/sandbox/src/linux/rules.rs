@@ -112,6 +112,8 @@ fn places(level: Level, policy: &Policy) -> Vec<Place> {
             for name in system::PROC_OF_SELF {
                 put(format!("/proc/{process}/{name}"), looking());
             }
+            // Which threads there are, and nothing of what lies below each: that has the table of sockets again.
+            put(format!("/proc/{process}/task"), AccessFs::ReadDir.into());
         }
     }
     places

@@ -94,8 +94,8 @@ fn compile(level: Level, network: &Network) -> Result<BpfProgram, BackendError> 
             rules.insert(*call, vec![]);
         }
         // On others: a process may still ask and set its own.
-        for (call, argument) in WITH_OTHERS {
-            add(&mut rules, *call, &[(*argument, SeccompCmpOp::Ne, 0)])?;
+        for (call, argument, own) in WITH_OTHERS {
+            add(&mut rules, *call, &[(*argument, SeccompCmpOp::Ne, *own)])?;
         }
     }
     for flag in NAMESPACE_FLAGS {

@@ -1,6 +1,6 @@
 //! The order of a launch, for both processes of it.
 
-use std::io::{self, Write as _};
+use std::io;
 use std::net::TcpListener;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
@@ -135,10 +135,9 @@ fn floor(given: Given) -> Result<i32, Refusal> {
     enter(&policy.directory)?;
     let mut command = program(policy, &request.argv)?;
     answer(&host, report)?;
+    // The host reads on until the socket ends, which it does when this succeeds.
     let error = command.exec();
-    // The host has its answer, and reads this as the program's own end: the shell's code for what cannot be run.
-    let _told = writeln!(io::stderr(), "cannot run {:?}: {error}", request.argv.first());
-    Ok(REFUSED)
+    Err(not_started(&request.argv, error))
 }
 
 /// Full: the first process inside the namespaces. Builds the view, confines itself, starts the program, buries
@@ -146,6 +145,9 @@ fn floor(given: Given) -> Result<i32, Refusal> {
 fn init(given: Given, canary: &str, outer: i32, link: &OwnedFd) -> Result<i32, Refusal> {
     let Given { request, roots, host, .. } = given;
     let policy = &request.policy;
+    // A session of its own: no controlling terminal, and a signal to the launcher's group comes once.
+    rustix::process::setsid()
+        .map_err(|error| refusal(RefusalCode::Namespaces, "a session of its own", io::Error::from(error)))?;
     let view = mounts::build(policy, &roots)?;
     drop(roots);
     let holder = resources::hold_processes(Level::Full, &policy.limits);
@@ -254,10 +256,12 @@ fn enter(directory: &Utf8Path) -> Result<(), Refusal> {
 }
 
 fn start(policy: &Policy, argv: &[String]) -> Result<Child, Refusal> {
-    program(policy, argv)?.spawn().map_err(|error| {
-        let name = argv.first().map_or("", String::as_str);
-        refusal(RefusalCode::Program, format!("the program {name:?} cannot be started"), error)
-    })
+    program(policy, argv)?.spawn().map_err(|error| not_started(argv, error))
+}
+
+fn not_started(argv: &[String], error: io::Error) -> Refusal {
+    let name = argv.first().map_or("", String::as_str);
+    refusal(RefusalCode::Program, format!("the program {name:?} cannot be started"), error)
 }
 
 /// The command, with the policy's environment and nothing else.

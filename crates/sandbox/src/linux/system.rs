@@ -87,7 +87,7 @@ pub(super) const PROC_OF_MACHINE: &[&str] = &[
     "version",
 ];
 
-/// What a program may read of itself under `/proc/<pid>` at floor: no environment, no table of sockets.
+/// What a program may read of itself under `/proc/<pid>` at floor: no environment, no mounts, no table of sockets.
 pub(super) const PROC_OF_SELF: &[&str] = &[
     "auxv",
     "cgroup",
@@ -98,14 +98,28 @@ pub(super) const PROC_OF_SELF: &[&str] = &[
     "limits",
     "loginuid",
     "maps",
-    "mountinfo",
-    "mounts",
     "oom_score",
     "smaps_rollup",
     "stat",
     "statm",
     "status",
-    "task",
+];
+
+/// What of `/proc` tells about the kernel or about others in any pid namespace; empty inside at full.
+pub(super) const PROC_MASKED: &[&str] = &[
+    "kallsyms",
+    "kcore",
+    "key-users",
+    "keys",
+    "kmsg",
+    "kpagecgroup",
+    "kpagecount",
+    "kpageflags",
+    "sched_debug",
+    "slabinfo",
+    "sysrq-trigger",
+    "timer_list",
+    "vmallocinfo",
 ];
 
 /// The files of `/etc` that there are.

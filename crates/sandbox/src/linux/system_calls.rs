@@ -6,6 +6,7 @@ use libc::c_long;
 /// inside.
 pub(super) const HIGHEST_KNOWN: u32 = 466;
 
+const IOPRIO_WHO_PROCESS: u64 = 1;
 const SYS_STATMOUNT: c_long = 457;
 const SYS_LISTMOUNT: c_long = 458;
 const SYS_FCHMODAT2: c_long = 452;
@@ -102,15 +103,18 @@ pub(super) const AT_FLOOR: &[c_long] = &[
     libc::SYS_mq_unlink,
 ];
 
-/// Refused at floor where the argument names another process than the caller (0).
-pub(super) const WITH_OTHERS: &[(c_long, u8)] = &[
-    (libc::SYS_prlimit64, 0),
-    (libc::SYS_setpriority, 1),
-    (libc::SYS_ioprio_set, 1),
-    (libc::SYS_sched_setscheduler, 0),
-    (libc::SYS_sched_setparam, 0),
-    (libc::SYS_sched_setattr, 0),
-    (libc::SYS_sched_setaffinity, 0),
+/// Refused at floor where the argument is not this number: another process than the caller (0), or more than one.
+pub(super) const WITH_OTHERS: &[(c_long, u8, u64)] = &[
+    (libc::SYS_prlimit64, 0, 0),
+    // A process, and not all of a group or of a user.
+    (libc::SYS_setpriority, 0, libc::PRIO_PROCESS as u64),
+    (libc::SYS_setpriority, 1, 0),
+    (libc::SYS_ioprio_set, 0, IOPRIO_WHO_PROCESS),
+    (libc::SYS_ioprio_set, 1, 0),
+    (libc::SYS_sched_setscheduler, 0, 0),
+    (libc::SYS_sched_setparam, 0, 0),
+    (libc::SYS_sched_setattr, 0, 0),
+    (libc::SYS_sched_setaffinity, 0, 0),
 ];
 
 /// Calls with a file's mode, and the argument that it is.

@@ -158,6 +158,8 @@ static int processes(void) {
         return done(fd < 0 ? -1 : syscall(SYS_pidfd_getfd, fd, 0, 0));
     }
     if (IS("setpriority")) return done(setpriority(PRIO_PROCESS, NUM(2), 19));
+    if (IS("setpriority-of-user")) return done(setpriority(PRIO_USER, 0, getpriority(PRIO_PROCESS, 0)));
+    if (IS("ioprio-of-user")) return done(syscall(SYS_ioprio_set, 3, 0, 4));
     if (IS("prlimit")) {
         struct rlimit limit = {64, 64};
         return done(prlimit(NUM(2), RLIMIT_NOFILE, &limit, NULL));

@@ -44,6 +44,8 @@ escapes! {
     f35_shared_memory_directory: Leaks, Held, Held => shared_memory_directory;
     f36_shared_tmp: Leaks, Held, Held => shared_tmp;
     f44_make_set_user_id_files: Leaks, Held, Held => make_set_user_id_files;
+    f47_change_the_mode_of_a_device: LeaksForRoot, LeaksForRoot, Held => change_the_mode_of_a_device;
+    f48_tables_of_the_kernel: Unjudged, Held, Held => tables_of_the_kernel;
     f46_write_what_may_be_read: Leaks, Held, Held => write_what_may_be_read;
 }
 
@@ -282,4 +284,15 @@ fn write_what_may_be_read(room: &Room) -> bool {
         room.attempt_on("create", "readable/new");
     }
     fs::read_to_string(room.path("readable/text")).unwrap() != "text" || room.path("readable/new").exists()
+}
+
+/// To what it is already: where it succeeds nothing changes.
+fn change_the_mode_of_a_device(room: &Room) -> bool {
+    room.attempt(&["chmod", "/dev/null", "0666"])
+}
+
+fn tables_of_the_kernel(room: &Room) -> bool {
+    ["kallsyms", "kcore", "keys", "kmsg", "kpagecount", "timer_list", "vmallocinfo"]
+        .iter()
+        .any(|name| room.attempt(&["read", &format!("/proc/{name}")]))
 }

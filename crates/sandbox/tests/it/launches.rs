@@ -152,6 +152,13 @@ fn what_cannot_be_started_is_told_before_anything_runs() {
             );
         }
         assert_eq!(refused(&gone, level, &argv("true")), RefusalCode::Directory, "{level}");
+        let endless = vec!["x".repeat(200_000); 40];
+        assert_eq!(
+            refused(&sealed, level, &[argv("true"), endless].concat()),
+            RefusalCode::Program,
+            "{level}"
+        );
+        assert_eq!(refused(&sealed, level, &argv("nul\0")), RefusalCode::Program, "{level}");
     }
 }
 

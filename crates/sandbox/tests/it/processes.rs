@@ -1,7 +1,9 @@
 //! Other processes, and what a session inherits from its own launcher.
 
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
+use std::process::Stdio;
 
 use crate::escape::escapes;
 use crate::room::{Room, Who, confine_program};
@@ -18,8 +20,10 @@ escapes! {
     i08_list_of_processes: Leaks, Held, Held => list_of_processes;
     i15_take_a_descriptor: Leaks, Held, Held => take_a_descriptor;
     i17_limits_and_priority: Leaks, Held, Held => limits_and_priority;
+    i17_priority_of_all_processes: Leaks, Held, Unjudged => priority_of_all;
     i18_terminal_input: Leaks, Held, Held => terminal_input;
     i19_inherited_descriptors: Unjudged, Held, Held => inherited_descriptors;
+    i19_output_opened_again: Unjudged, Held, Held => output_opened_again;
     i20_environment_of_the_launcher: Unjudged, Held, Held => environment_of_the_launcher;
     i22_core_dumps: Unjudged, Held, Held => core_dumps;
     i26_set_user_id_program: LeaksForUser, Held, Held => set_user_id_program;
@@ -101,6 +105,11 @@ fn limits_and_priority(room: &Room) -> bool {
     on_a_victim(room, &["prlimit", "setpriority"])
 }
 
+/// By naming nobody in particular, all processes of the user are meant: outside there are some, in a namespace none.
+fn priority_of_all(room: &Room) -> bool {
+    room.attempt(&["setpriority-of-user"]) || room.attempt(&["ioprio-of-user"])
+}
+
 fn terminal_input(room: &Room) -> bool {
     room.attempt(&["terminal-input"]) || room.attempt(&["terminal-input-high-bits"])
 }
@@ -112,6 +121,19 @@ fn inherited_descriptors(room: &Room) -> bool {
     command.args(["-c", script, "bash", &room.text("outside/secret"), &room.text("outside")]);
     command.arg(confine_program()).args(room.options_for(&["/bin/sh", "-c", inside]));
     String::from_utf8_lossy(&command.output().unwrap().stdout).contains("secret")
+}
+
+/// What the program may append to is not cut or read by opening it a second time.
+fn output_opened_again(room: &Room) -> bool {
+    let log = fs::File::options().create(true).append(true).open(room.path("outside/log")).unwrap();
+    room.give("outside/log");
+    (&log).write_all(b"secret\n").unwrap();
+    let script = "exec 3>&1; cat /proc/self/fd/3 /dev/fd/3 >&2; echo cut > /proc/self/fd/1; echo cut > /dev/stdout; true";
+    let mut command = room.inside(&["/bin/sh", "-c", script]);
+    let output = command.stdout(log).stderr(Stdio::piped()).output().unwrap();
+    assert!(output.status.success());
+    let read = String::from_utf8_lossy(&output.stderr).contains("secret");
+    read || !fs::read_to_string(room.path("outside/log")).unwrap().starts_with("secret\n")
 }
 
 fn environment_of_the_launcher(room: &Room) -> bool {

@@ -117,7 +117,8 @@ fn r05_daemon_after_the_launcher_is_killed() {
             "{who:?}: the session outlives its launcher"
         );
         let output = host.wait_with_output().unwrap();
-        assert_eq!(output.status.code(), Some(137), "{}", said(&output));
+        // The signal, or nothing at all if it came before the host had heard that the program runs.
+        assert!(matches!(output.status.code(), Some(137 | 125)), "{}", said(&output));
         assert!(processes_with(&mark).is_empty(), "{who:?}: an orphan is left");
     }
 }
