@@ -32,6 +32,8 @@ const WATCHED: &[&str] = &[
 ];
 /// What of a repository decides which programs git starts.
 const OF_GIT: &[&str] = &["commondir", "config", "config.worktree", "hooks", "modules"];
+/// Those that every repository has; where one is missing, the report says that it is not protected.
+const ALWAYS_OF_GIT: &[&str] = &["config", "hooks"];
 /// A pointer file of a worktree is one short line.
 const POINTER_BYTES_MAX: u64 = 8 << 10;
 /// How much of a file is read to tell whether it changed, in bytes.
@@ -39,15 +41,19 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 /// How many entries of a protected directory are looked at.
 const ENTRIES_MAX: usize = 4096;
 
-/// The paths of the repository in `workspace` by which a session could have git run something outside: hooks,
-/// configuration and submodules. In a worktree it is the pointer file, and the paths of the repository it points to,
-/// if that lies inside `workspace`'s own roots is for the caller to see. All that exist are listed; none is made.
+/// The paths of the repository in `workspace` by which a session could have git run something outside: hooks and
+/// configuration, and more where it exists. In a worktree it is the pointer file; the repository behind it, see
+/// [`common_git_directory`], has such paths of its own.
+///
+/// A name that does not exist cannot be protected. One of them is worth a look after every session: with a file
+/// `.git/commondir` git takes hooks and configuration from elsewhere. [`Watch`] tells of it.
 #[must_use]
 pub fn git_paths(workspace: &Utf8Path) -> Vec<Utf8PathBuf> {
     let git = workspace.join(".git");
     match fs::symlink_metadata(&git) {
         Ok(data) if data.is_dir() => {
-            OF_GIT.iter().map(|name| git.join(name)).filter(|path| exists(path)).collect()
+            let matters = |name: &&&str| ALWAYS_OF_GIT.contains(name) || exists(&git.join(name));
+            OF_GIT.iter().filter(matters).map(|name| git.join(name)).collect()
         }
         Ok(data) if data.is_file() => vec![git],
         Ok(_) | Err(_) => vec![],

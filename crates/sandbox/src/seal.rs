@@ -1,13 +1,21 @@
 //! A policy that nobody can change any more, with its roots held open.
 
+#[cfg(target_os = "linux")]
 use std::os::fd::OwnedFd;
 
-use camino::{Utf8Path, Utf8PathBuf};
-use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat2};
-use rustix::io::Errno;
+#[cfg(target_os = "linux")]
+use camino::Utf8Path;
+use camino::Utf8PathBuf;
+#[cfg(target_os = "linux")]
+use rustix::{
+    fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat2},
+    io::Errno,
+};
 use sha2::{Digest as _, Sha256};
 
-use crate::policy::{Field, Network, PathReason, Policy, PolicyError, path_error, require};
+use crate::policy::{Field, PathReason, Policy, PolicyError, require};
+#[cfg(target_os = "linux")]
+use crate::policy::{Network, path_error};
 
 /// A policy that was checked against the disk. Its roots are open, so a directory that is swapped for a symbolic
 /// link after this moment is not followed.
@@ -16,6 +24,7 @@ pub struct SealedPolicy {
     policy: Policy,
     json: String,
     digest: String,
+    #[cfg(target_os = "linux")]
     roots: Vec<OwnedFd>,
 }
 
@@ -23,26 +32,17 @@ impl Policy {
     /// Checks the policy, opens its roots and closes it. Every error names the field, the path and the reason.
     pub fn seal(self) -> Result<SealedPolicy, PolicyError> {
         self.check()?;
-        let mut roots = Vec::new();
-        for (field, paths) in [(Field::ReadWrite, &self.read_write), (Field::ReadOnly, &self.read_only)] {
-            for path in paths {
-                let descriptor = open(field, path)?;
-                require(kind(field, path, &descriptor)?.is_dir(), field, path, || PathReason::NotADirectory)?;
-                roots.push(descriptor);
-            }
-        }
-        for path in &self.devices {
-            let kind = kind(Field::Devices, path, &open(Field::Devices, path)?)?;
-            let device = kind.is_char_device() || kind.is_block_device();
-            require(device, Field::Devices, path, || PathReason::NotADevice)?;
-        }
-        if let Network::Proxy { socket } = &self.network {
-            let kind = kind(Field::Network, socket, &open(Field::Network, socket)?)?;
-            require(kind.is_socket(), Field::Network, socket, || PathReason::NotASocket)?;
-        }
+        #[cfg(target_os = "linux")]
+        let roots = open_all(&self)?;
         let json = canonical(&self);
         let digest = digest(&json);
-        Ok(SealedPolicy { policy: self, json, digest, roots })
+        Ok(SealedPolicy {
+            policy: self,
+            json,
+            digest,
+            #[cfg(target_os = "linux")]
+            roots,
+        })
     }
 
     /// As [`seal`](Self::seal), and every root must be one of the operator's or lie in one of them.
@@ -78,6 +78,7 @@ impl SealedPolicy {
     }
 
     /// The open roots: those that may be written first, each group in the order of the policy.
+    #[cfg(target_os = "linux")]
     pub(crate) fn roots(&self) -> &[OwnedFd] {
         &self.roots
     }
@@ -98,7 +99,31 @@ pub(crate) fn digest(json: &str) -> String {
     })
 }
 
+/// Opens the roots, those that may be written first, and looks at whatever else is named.
+#[cfg(target_os = "linux")]
+fn open_all(policy: &Policy) -> Result<Vec<OwnedFd>, PolicyError> {
+    let mut roots = Vec::new();
+    for (field, paths) in [(Field::ReadWrite, &policy.read_write), (Field::ReadOnly, &policy.read_only)] {
+        for path in paths {
+            let descriptor = open(field, path)?;
+            require(kind(field, path, &descriptor)?.is_dir(), field, path, || PathReason::NotADirectory)?;
+            roots.push(descriptor);
+        }
+    }
+    for path in &policy.devices {
+        let kind = kind(Field::Devices, path, &open(Field::Devices, path)?)?;
+        let device = kind.is_char_device() || kind.is_block_device();
+        require(device, Field::Devices, path, || PathReason::NotADevice)?;
+    }
+    if let Network::Proxy { socket } = &policy.network {
+        let kind = kind(Field::Network, socket, &open(Field::Network, socket)?)?;
+        require(kind.is_socket(), Field::Network, socket, || PathReason::NotASocket)?;
+    }
+    Ok(roots)
+}
+
 /// Opens what is there as a place only, and through no symbolic link.
+#[cfg(target_os = "linux")]
 fn open(field: Field, path: &Utf8Path) -> Result<OwnedFd, PolicyError> {
     let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     openat2(CWD, path.as_str(), OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve).map_err(|error| {
@@ -112,6 +137,7 @@ fn open(field: Field, path: &Utf8Path) -> Result<OwnedFd, PolicyError> {
     })
 }
 
+#[cfg(target_os = "linux")]
 fn kind(field: Field, path: &Utf8Path, descriptor: &OwnedFd) -> Result<FileType, PolicyError> {
     fstat(descriptor).map(|stat| FileType::from_raw_mode(stat.st_mode)).map_err(|error| {
         path_error(field, path, PathReason::Unreadable(std::io::Error::from(error).to_string()))
@@ -119,6 +145,7 @@ fn kind(field: Field, path: &Utf8Path, descriptor: &OwnedFd) -> Result<FileType,
 }
 
 #[cfg(test)]
+#[cfg(target_os = "linux")]
 mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;

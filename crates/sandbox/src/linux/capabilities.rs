@@ -9,7 +9,7 @@ use rustix::thread::{
     remove_capability_from_bounding_set, set_capabilities, set_capabilities_secure_bits, set_no_new_privs,
 };
 
-use crate::launch::refusal;
+use super::wire::refusal;
 use crate::level::{Refusal, RefusalCode};
 
 /// The kernel counts capabilities in 64 bits.

@@ -4,7 +4,7 @@ use std::io;
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with};
 
-use crate::launch::refusal;
+use super::wire::refusal;
 use crate::level::{Refusal, RefusalCode};
 
 /// In a new namespace it is the first interface and the only one.

@@ -1,6 +1,7 @@
-//! The launcher on Linux: one file a layer.
+//! Host and launcher on Linux: one file a layer.
 
 mod capabilities;
+mod host;
 mod loopback;
 mod mount_table;
 mod mounts;
@@ -14,3 +15,4 @@ mod self_test;
 pub(crate) mod stages;
 mod system;
 mod system_calls;
+mod wire;

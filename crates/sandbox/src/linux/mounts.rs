@@ -19,7 +19,7 @@ use rustix::process::{chdir, fchdir, pivot_root};
 
 use super::mount_table::{Strictness, too_loose};
 use super::system;
-use crate::launch::refusal;
+use super::wire::refusal;
 use crate::level::{Refusal, RefusalCode};
 use crate::policy::{Network, Policy, is_inside};
 

@@ -8,7 +8,7 @@ use rustix::thread::{
     CapabilitySet, UnshareFlags, capabilities, configure_capability_in_ambient_set, set_capabilities,
 };
 
-use crate::launch::refusal;
+use super::wire::refusal;
 use crate::level::{Refusal, RefusalCode};
 use crate::policy::Network;
 

@@ -15,10 +15,9 @@ use signal_hook::low_level::pipe;
 use super::namespaces;
 use super::self_test::Canary;
 use super::stages::{Given, release_output};
-use crate::launch::refusal;
+use super::wire::{Request, Stage, receive_descriptors, refusal, send};
 use crate::launcher::REFUSED;
 use crate::level::{Refusal, RefusalCode};
-use crate::wire::{Request, Stage, receive_descriptors, send};
 
 /// The signals that are passed on to the program.
 const PASSED_ON: [i32; 6] = [SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2];

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use super::mounts::PROXY;
-use crate::launch::refusal;
+use super::wire::refusal;
 use crate::level::{Refusal, RefusalCode};
 
 /// Where a session finds the proxy.

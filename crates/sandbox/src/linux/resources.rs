@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt as _;
 
 use rustix::process::{Resource, Rlimit, getrlimit, getuid, setrlimit};
 
-use crate::launch::refusal;
+use super::wire::refusal;
 use crate::level::{Holder, Level, Refusal, RefusalCode};
 use crate::policy::Limits;
 

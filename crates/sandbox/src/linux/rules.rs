@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::process::getpid;
 
 use super::system;
-use crate::launch::refusal;
+use super::wire::refusal;
 use crate::level::{Level, Refusal, RefusalCode};
 use crate::policy::{Network, Policy};
 

@@ -12,7 +12,7 @@ use seccompiler::{
 };
 
 use super::system_calls::{ALWAYS, AT_FLOOR, HIGHEST_KNOWN, WITH_MODE, WITH_OTHERS};
-use crate::launch::refusal;
+use super::wire::refusal;
 use crate::level::{Level, Refusal, RefusalCode};
 use crate::policy::Network;
 

@@ -14,7 +14,7 @@ use rustix::process::{Pid, getpid, test_kill_process};
 use rustix::thread::{SecureComputingMode, UnshareFlags, secure_computing_mode};
 
 use super::capabilities;
-use crate::launch::refusal;
+use super::wire::refusal;
 use crate::level::{Level, Refusal, RefusalCode};
 use crate::policy::Network;
 

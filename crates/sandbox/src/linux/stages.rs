@@ -16,13 +16,12 @@ use rustix::process::{
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
 use super::self_test::{Canary, Target, stream_socket};
+use super::wire::{Answer, Request, Stage, VERSION, receive, refusal, refuse, send_descriptor, write_line};
 use super::{capabilities, loopback, mounts, namespaces, outer, relay, resources, rules, seccomp, self_test};
-use crate::launch::{refusal, refuse};
 use crate::launcher::REFUSED;
 use crate::level::{Holder, Level, Refusal, RefusalCode, Report, gaps};
 use crate::policy::{Network, Policy};
 use crate::seal::{canonical, digest};
-use crate::wire::{Answer, Request, Stage, VERSION, receive, send_descriptor, write_line};
 
 /// What the exit code of a program that a signal ended is made of, as in shells.
 const SIGNAL_BASE: i32 = 128;

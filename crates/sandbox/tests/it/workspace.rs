@@ -11,6 +11,7 @@ escapes! {
     w02_change_the_configuration: Leaks, Leaks, Held => change_the_configuration;
     w03_new_files_that_editors_act_on: Leaks, Leaks, Leaks => new_files_that_editors_act_on;
     w04_replace_the_repository: Leaks, Leaks, Held => replace_the_repository;
+    w07_point_the_repository_elsewhere: Leaks, Leaks, Leaks => point_the_repository_elsewhere;
     w06_replace_the_hooks: Leaks, Leaks, Held => replace_the_hooks;
 }
 
@@ -67,6 +68,17 @@ fn new_files_that_editors_act_on(room: &Room) -> bool {
     let told: Vec<_> = watch.changes().into_iter().map(|change| change.path.into_string()).collect();
     assert_eq!(told, [format!("{scope}/.mcp.json"), format!("{scope}/.vscode/tasks.json")]);
     room.path("scope/.mcp.json").exists()
+}
+
+/// A name that git acts on and that no repository has: it cannot be protected, and is told after the session.
+fn point_the_repository_elsewhere(room: &Room) -> bool {
+    let room = with_repository(room);
+    let scope = room.text("scope");
+    let watch = sandbox::guard::Watch::before(scope.as_str().into());
+    room.shell("echo ../evil > .git/commondir");
+    let told: Vec<_> = watch.changes().into_iter().map(|change| change.path.into_string()).collect();
+    assert_eq!(told, [format!("{scope}/.git/commondir")]);
+    room.path("scope/.git/commondir").exists()
 }
 
 fn git_works(guard: Guard) {

@@ -15,15 +15,15 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::level::{Level, Refusal, Report};
+use crate::level::{Level, Refusal, RefusalCode, Report};
 use crate::policy::{PATHS_MAX, Policy};
 
 /// Both sides are one build; the number catches a launcher that was replaced under a running host.
-pub(crate) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 1;
 /// The largest request, in bytes: the longest argument list that Linux takes, and the environment once more.
-pub(crate) const REQUEST_BYTES_MAX: usize = 8 << 20;
+pub(super) const REQUEST_BYTES_MAX: usize = 8 << 20;
 /// The longest answer, in bytes.
-pub(crate) const ANSWER_BYTES_MAX: u64 = 1 << 20;
+pub(super) const ANSWER_BYTES_MAX: u64 = 1 << 20;
 /// The roots, the text, stdin and the answer's socket.
 const DESCRIPTORS_MAX: usize = 2 * PATHS_MAX + 4;
 const SEALS: SealFlags = SealFlags::from_bits_retain(
@@ -32,20 +32,20 @@ const SEALS: SealFlags = SealFlags::from_bits_retain(
 
 /// What the launcher is to do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Request {
-    pub(crate) version: u32,
-    pub(crate) stage: Stage,
-    pub(crate) level: Level,
-    pub(crate) digest: String,
-    pub(crate) policy: Policy,
+pub(super) struct Request {
+    pub(super) version: u32,
+    pub(super) stage: Stage,
+    pub(super) level: Level,
+    pub(super) digest: String,
+    pub(super) policy: Policy,
     /// The program and its arguments. Empty: confine, check, report, and start nothing.
-    pub(crate) argv: Vec<String>,
+    pub(super) argv: Vec<String>,
 }
 
 /// Which process of the launcher reads a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Stage {
+pub(super) enum Stage {
     /// The one that the host started.
     Outer,
     /// The first process inside the namespaces.
@@ -60,7 +60,7 @@ pub(crate) enum Stage {
 /// What the launcher answers, in one line, before the program starts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Answer {
+pub(super) enum Answer {
     /// Everything that the report lists is on.
     Confined(Report),
     /// The program was not started and never will be.
@@ -69,13 +69,13 @@ pub(crate) enum Answer {
 
 /// A text and descriptors, as they came.
 #[derive(Debug)]
-pub(crate) struct Parcel {
-    pub(crate) text: Vec<u8>,
-    pub(crate) descriptors: Vec<OwnedFd>,
+pub(super) struct Parcel {
+    pub(super) text: Vec<u8>,
+    pub(super) descriptors: Vec<OwnedFd>,
 }
 
 /// Sends the text in a sealed memory file, and the descriptors after it.
-pub(crate) fn send(socket: impl AsFd, text: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+pub(super) fn send(socket: impl AsFd, text: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     if text.len() > REQUEST_BYTES_MAX || descriptors.len() >= DESCRIPTORS_MAX {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
@@ -98,7 +98,7 @@ pub(crate) fn send(socket: impl AsFd, text: &[u8], descriptors: &[BorrowedFd<'_>
 }
 
 /// Receives what [`send`] sent. A text that could still change is refused.
-pub(crate) fn receive(socket: impl AsFd) -> io::Result<Parcel> {
+pub(super) fn receive(socket: impl AsFd) -> io::Result<Parcel> {
     let mut descriptors = receive_descriptors(socket)?;
     if descriptors.is_empty() {
         return Err(invalid("the message came without a text"));
@@ -115,7 +115,7 @@ pub(crate) fn receive(socket: impl AsFd) -> io::Result<Parcel> {
 }
 
 /// Receives the descriptors of one message; none at the end of the stream.
-pub(crate) fn receive_descriptors(socket: impl AsFd) -> io::Result<Vec<OwnedFd>> {
+pub(super) fn receive_descriptors(socket: impl AsFd) -> io::Result<Vec<OwnedFd>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0];
@@ -130,7 +130,7 @@ pub(crate) fn receive_descriptors(socket: impl AsFd) -> io::Result<Vec<OwnedFd>>
 }
 
 /// Sends one descriptor by itself.
-pub(crate) fn send_descriptor(socket: impl AsFd, descriptor: impl AsFd) -> io::Result<()> {
+pub(super) fn send_descriptor(socket: impl AsFd, descriptor: impl AsFd) -> io::Result<()> {
     let one = [descriptor.as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -142,7 +142,7 @@ pub(crate) fn send_descriptor(socket: impl AsFd, descriptor: impl AsFd) -> io::R
 }
 
 /// Writes one line of JSON.
-pub(crate) fn write_line(socket: &OwnedFd, value: &impl Serialize) -> io::Result<()> {
+pub(super) fn write_line(socket: &OwnedFd, value: &impl Serialize) -> io::Result<()> {
     let mut line = serde_json::to_vec(value)?;
     line.push(b'\n');
     let mut rest = line.as_slice();
@@ -151,6 +151,20 @@ pub(crate) fn write_line(socket: &OwnedFd, value: &impl Serialize) -> io::Result
         rest = rest.get(sent..).unwrap_or_default();
     }
     Ok(())
+}
+
+/// Tells the host that the program will not be started. The host may be gone.
+pub(super) fn refuse(socket: &OwnedFd, refusal: Refusal) {
+    let _host_is_gone = write_line(socket, &Answer::Refused(refusal));
+}
+
+/// Turns what the system said into a refusal of this step.
+pub(super) fn refusal(
+    code: RefusalCode,
+    what: impl std::fmt::Display,
+    error: impl std::fmt::Display,
+) -> Refusal {
+    Refusal::new(code, format!("{what}: {error}"))
 }
 
 fn invalid(what: &str) -> io::Error {

@@ -1,0 +1,119 @@
+//! The host's side: starts the launcher, hands it the policy, and hears what was applied.
+
+use std::io::{self, BufRead, BufReader, Read as _};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+
+use super::wire::{ANSWER_BYTES_MAX, Answer, Request, Stage, VERSION, send};
+use crate::launch::{ANSWER_WAIT_MAX, Confined, LaunchError};
+use crate::level::{Level, Offer, Support};
+use crate::policy::{Network, Policy};
+use crate::seal::SealedPolicy;
+
+impl SealedPolicy {
+    /// Starts `argv` under this policy at `level`, and returns once every layer is on and checked from inside.
+    ///
+    /// `launcher` is a command that calls [`launcher::main`](crate::launcher::main) before anything else. The caller
+    /// has set its stdout, stderr and process group; its environment is cleared here, and its stdin is used for the
+    /// request. `stdin` becomes that of the program; without it the program reads nothing. Blocks for the few
+    /// milliseconds that it takes, and no longer than [`ANSWER_WAIT_MAX`].
+    pub fn launch(
+        &self,
+        launcher: Command,
+        level: Level,
+        argv: &[String],
+        stdin: Option<OwnedFd>,
+    ) -> Result<Confined, LaunchError> {
+        let (mut child, answer) = self.start(launcher, level, argv, stdin)?;
+        match answer {
+            Ok(Answer::Confined(report)) => Ok(Confined { child, report }),
+            Ok(Answer::Refused(refusal)) => {
+                end(&mut child);
+                Err(LaunchError::Refused { program: argv.first().cloned().unwrap_or_default(), refusal })
+            }
+            Err(error) => {
+                end(&mut child);
+                Err(LaunchError::Silent(error))
+            }
+        }
+    }
+
+    fn start(
+        &self,
+        mut launcher: Command,
+        level: Level,
+        argv: &[String],
+        stdin: Option<OwnedFd>,
+    ) -> Result<(Child, io::Result<Answer>), LaunchError> {
+        let program = launcher.get_program().to_string_lossy().into_owned();
+        let failed = |source| LaunchError::Start { program: program.clone(), source };
+        let (here, there) = UnixStream::pair().map_err(&failed)?;
+        let stdin =
+            stdin.map_or_else(|| std::fs::File::open("/dev/null").map(OwnedFd::from), Ok).map_err(&failed)?;
+        let request = Request {
+            version: VERSION,
+            stage: Stage::Outer,
+            level,
+            digest: self.digest().to_owned(),
+            policy: self.policy().clone(),
+            argv: argv.to_vec(),
+        };
+        let text = serde_json::to_vec(&request).map_err(|error| failed(error.into()))?;
+        let mut descriptors = vec![stdin.as_fd()];
+        descriptors.extend(self.roots().iter().map(OwnedFd::as_fd));
+        send(&here, &text, &descriptors).map_err(&failed)?;
+        let child = launcher.env_clear().stdin(Stdio::from(OwnedFd::from(there))).spawn().map_err(&failed)?;
+        // The command holds the launcher's end of the socket; without it the end of the launcher is heard at once.
+        drop(launcher);
+        Ok((child, answer(here, level)))
+    }
+}
+
+impl Support {
+    /// Finds out what this machine offers by trying: a throw-away session at full and one at floor, each checked from
+    /// inside. `launcher` makes the launcher's command. Takes a few milliseconds; the answer holds as long as the
+    /// machine's settings do.
+    pub fn probe(mut launcher: impl FnMut() -> Command) -> Result<Self, LaunchError> {
+        let sealed = Policy::new("/").with_network(Network::None).seal()?;
+        let mut attempt = |level| -> Result<Offer, LaunchError> {
+            let mut command = launcher();
+            command.stdout(Stdio::null()).stderr(Stdio::null());
+            let (mut child, answer) = sealed.start(command, level, &[], None)?;
+            end(&mut child);
+            Ok(match answer.map_err(LaunchError::Silent)? {
+                Answer::Confined(report) => Offer::Works { report },
+                Answer::Refused(refusal) => Offer::Missing { refusal },
+            })
+        };
+        Ok(Self { full: attempt(Level::Full)?, floor: attempt(Level::Floor)? })
+    }
+}
+
+/// The launcher's last word. At full it speaks once, when the program runs. At floor it becomes the program, which ends
+/// the socket; if that fails it speaks again.
+fn answer(socket: UnixStream, level: Level) -> io::Result<Answer> {
+    socket.set_read_timeout(Some(ANSWER_WAIT_MAX))?;
+    let mut reader = BufReader::new(socket.take(ANSWER_BYTES_MAX));
+    let first = line(&mut reader)?
+        .ok_or_else(|| io::Error::new(io::ErrorKind::UnexpectedEof, "it ended without a word"))?;
+    let second = if level == Level::Floor { line(&mut reader)? } else { None };
+    Ok(second.unwrap_or(first))
+}
+
+/// One line, or `None` at the end.
+fn line(reader: &mut impl BufRead) -> io::Result<Option<Answer>> {
+    let mut line = Vec::new();
+    reader.read_until(b'\n', &mut line)?;
+    if line.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(serde_json::from_slice(&line)?))
+}
+
+/// Ends a launcher that will start nothing, and buries it.
+fn end(child: &mut Child) {
+    // It may have ended by itself, and then both say so.
+    let _ended = child.kill();
+    let _buried = child.wait();
+}
