@@ -1,8 +1,9 @@
 //! Runs a program confined: `confine --rw DIR -- argv…`. What an embedder has to do is `run` below.
 //!
 //! `--level best|full|floor|off`, `--rw DIR`, `--ro DIR`, `--device PATH`, `--protect PATH`, `--git DIR`, `--cwd DIR`,
-//! `--net open|none|loopback|SOCKET`, `--env NAME=VALUE`, `--limit NAME=NUMBER`, `--report FILE`, `--probe`, and for
-//! tests `--degrade landlock|userns`, which makes this process one of a machine that lacks it.
+//! `--net open|none|loopback|SOCKET`, `--env NAME=VALUE`, `--limit NAME=NUMBER`, `--report FILE`, `--probe`,
+//! `--repeat TIMES` (how long a launch takes), and for tests `--degrade landlock|userns`, which makes this process one
+//! of a machine that lacks it.
 
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for the command line")]
@@ -40,13 +41,17 @@ struct Options {
     off: bool,
     probe: bool,
     report: Option<String>,
+    repeat: usize,
     argv: Vec<String>,
 }
 
 fn run() -> Result<ExitCode, Failure> {
     let options = parse()?;
+    if options.repeat > 0 {
+        return measure(&options);
+    }
     if options.off {
-        return Err(unconfined(&options).into());
+        return Err(unconfined(&options).exec().into());
     }
     let support = Support::probe(launcher)?;
     if options.probe {
@@ -72,23 +77,45 @@ fn launcher() -> Command {
     command
 }
 
-/// Becomes the program, with nothing but the environment set: the control of the tests.
+/// The program with nothing but the environment set: the control of the tests.
 #[expect(clippy::disallowed_methods, reason = "the host of this example is the example")]
-fn unconfined(options: &Options) -> std::io::Error {
+fn unconfined(options: &Options) -> Command {
     let (program, arguments) =
         options.argv.split_first().map_or(("", &[][..]), |(first, rest)| (first, rest));
-    Command::new(program)
+    let mut command = Command::new(program);
+    command
         .args(arguments)
         .env_clear()
         .envs(&options.policy.environment)
-        .current_dir(&options.policy.directory)
-        .exec()
+        .current_dir(&options.policy.directory);
+    command
+}
+
+/// Runs the program many times, one after the other, and says how long it took from the start to the end.
+#[expect(clippy::disallowed_methods, reason = "a measurement wants the clock")]
+fn measure(options: &Options) -> Result<ExitCode, Failure> {
+    let level = if options.off { None } else { Some(Support::probe(launcher)?.choose(&options.policy)?) };
+    let sealed = options.policy.clone().seal()?;
+    let mut microseconds = Vec::new();
+    for _ in 0..options.repeat {
+        let start = std::time::Instant::now();
+        match level {
+            Some(level) => sealed.launch(launcher(), level, &options.argv, None)?.child.wait()?,
+            None => unconfined(options).stdin(Stdio::null()).spawn()?.wait()?,
+        };
+        microseconds.push(start.elapsed().as_micros());
+    }
+    microseconds.sort_unstable();
+    let part =
+        |percent: usize| microseconds.get(microseconds.len() * percent / 100).copied().unwrap_or_default();
+    println!("median {} µs, nine of ten {} µs", part(50), part(90));
+    Ok(ExitCode::SUCCESS)
 }
 
 fn parse() -> Result<Options, Failure> {
     let mut words = std::env::args().skip(1);
     let mut policy = Policy::new("/").with_variable("PATH", "/usr/local/bin:/usr/bin:/bin");
-    let (mut off, mut probe, mut report, mut limits) = (false, false, None, BTreeMap::new());
+    let (mut off, mut probe, mut report, mut repeat, mut limits) = (false, false, None, 0, BTreeMap::new());
     while let Some(word) = words.next() {
         if word == "--" {
             break;
@@ -129,6 +156,10 @@ fn parse() -> Result<Options, Failure> {
                 report = Some(value);
                 policy
             }
+            "--repeat" => {
+                repeat = value.parse()?;
+                policy
+            }
             "--degrade" => {
                 degrade(&value)?;
                 policy
@@ -137,7 +168,7 @@ fn parse() -> Result<Options, Failure> {
         };
     }
     let limits: Limits = serde_json::from_value(serde_json::to_value(limits)?)?;
-    Ok(Options { policy: policy.with_limits(limits), off, probe, report, argv: words.collect() })
+    Ok(Options { policy: policy.with_limits(limits), off, probe, report, repeat, argv: words.collect() })
 }
 
 /// From now on this process and its children live on a machine without it.
