@@ -57,6 +57,13 @@ const EDGES: &[Row] = &[
         build: "",
     },
     Row {
+        name: "sandbox",
+        ours: "",
+        outside: "camino close_fds landlock libc rustix seccompiler serde serde_json sha2 signal-hook thiserror",
+        dev: "proptest tempfile",
+        build: "",
+    },
+    Row {
         name: "roomette",
         ours: "session-core session-manager session-runner session-store",
         outside: "async-trait camino clap clap_complete comfy-table futures-util indicatif jiff rustix serde serde_json \
@@ -99,6 +106,12 @@ const NEVER: &[(&str, Reach, &str, &str)] = &[
         Reach::TestsToo,
         "session-manager session-runner axum",
         "the store holds what it is given; policy stands above it",
+    ),
+    (
+        "sandbox",
+        Reach::TestsToo,
+        "session-core session-store session-manager session-runner roomette tokio tracing",
+        "what confines a session is judged alone, and its launcher has one thread and no runtime",
     ),
     (
         "session-runner",

@@ -84,10 +84,7 @@ impl Support {
     /// assert!(nothing.choose(&Policy::new("/")).unwrap_err().to_string().starts_with("no sandbox"));
     /// ```
     pub fn choose(&self, policy: &Policy) -> Result<Level, Unavailable> {
-        let wants_full = match policy.network {
-            Network::Loopback | Network::Proxy { .. } => true,
-            Network::Open | Network::None => false,
-        };
+        let wants_full = policy.wants_own_network();
         match (policy.level, &self.full, &self.floor) {
             (Wanted::Floor, _, _) if wants_full => Err(Unavailable::NetworkWantsFull { why: None }),
             (Wanted::Best | Wanted::Full, Offer::Works { .. }, _) => Ok(Level::Full),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use camino::{Utf8Component, Utf8Path, Utf8PathBuf};
 use serde::{Deserialize, Serialize};
 
-use crate::level::Wanted;
+use crate::level::{Level, Wanted};
 
 /// How many roots, devices and protected paths one policy may name, each counted by itself.
 pub const PATHS_MAX: usize = 64;
@@ -37,7 +37,8 @@ pub struct Policy {
     /// Directories that it may change, with all that is in them.
     #[serde(default)]
     pub read_write: BTreeSet<Utf8PathBuf>,
-    /// Directories that it may read and run programs from.
+    /// Directories that it may read and run programs from. One that lies in a read-write root is kept from changes at
+    /// [`Level::Full`](crate::Level::Full) alone; at floor the report lists it as unprotected.
     #[serde(default)]
     pub read_only: BTreeSet<Utf8PathBuf>,
     /// Devices below `/dev` that it may use beyond `null`, `zero`, `full`, `random`, `urandom` and its own terminals.
@@ -313,6 +314,25 @@ impl Policy {
     pub fn with_variable(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.environment.insert(name.into(), value.into());
         self
+    }
+
+    /// Whether it wants a network that namespaces alone can give.
+    pub(crate) fn wants_own_network(&self) -> bool {
+        match self.network {
+            Network::Loopback | Network::Proxy { .. } => true,
+            Network::Open | Network::None => false,
+        }
+    }
+
+    /// What would be missing at this level, if anything.
+    pub(crate) fn refused_at(&self, level: Level) -> Option<&'static str> {
+        if level == Level::Full {
+            None
+        } else if self.level == Wanted::Full {
+            Some("the policy wants level full, and floor was to be applied")
+        } else {
+            self.wants_own_network().then_some("the policy's network wants level full")
+        }
     }
 
     /// Whether the policy can be meant, as far as that is seen without looking at the disk.

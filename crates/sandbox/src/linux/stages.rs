@@ -20,7 +20,7 @@ use super::wire::{Answer, Request, Stage, VERSION, receive, refusal, refuse, sen
 use super::{capabilities, loopback, mounts, namespaces, outer, relay, resources, rules, seccomp, self_test};
 use crate::launcher::REFUSED;
 use crate::level::{Holder, Level, Refusal, RefusalCode, Report, gaps};
-use crate::policy::{Network, Policy};
+use crate::policy::{Network, Policy, is_inside};
 use crate::seal::{canonical, digest};
 
 /// What the exit code of a program that a signal ended is made of, as in shells.
@@ -79,6 +79,9 @@ fn take(socket: &OwnedFd) -> Result<(Stage, Given), Refusal> {
     if digest(&canonical(&request.policy)) != request.digest {
         return Err(failed(&"the policy is not the one that was sealed"));
     }
+    if let Some(missing) = request.policy.refused_at(request.level) {
+        return Err(Refusal::new(RefusalCode::Request, missing));
+    }
     single_threaded()?;
     let mut descriptors = parcel.descriptors.into_iter();
     let mut next = || descriptors.next().ok_or_else(|| failed(&"a descriptor is missing"));
@@ -124,7 +127,8 @@ fn floor(given: Given) -> Result<i32, Refusal> {
     let target =
         Target { level: Level::Floor, network: &policy.network, canary: &canary.name, spare, outside };
     let mut report = confine(&request, &borrowed, holder, &target)?;
-    report.unprotected = policy.protected.iter().map(ToString::to_string).collect();
+    let readable = policy.read_only.iter().filter(|root| is_inside(root, &policy.read_write));
+    report.unprotected = policy.protected.iter().chain(readable).map(ToString::to_string).collect();
     drop(target);
     drop(canary);
     if request.argv.is_empty() {

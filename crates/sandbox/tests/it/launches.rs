@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 
 use rustix::process::{Pid, Signal, kill_process};
-use sandbox::{LaunchError, Level, Policy, RefusalCode, SealedPolicy, Wanted};
+use sandbox::{LaunchError, Level, Network, Policy, RefusalCode, SealedPolicy, Wanted};
 
 use crate::room::{Guard, Room, Who, confine_program, skipped};
 
@@ -159,6 +159,43 @@ fn what_cannot_be_started_is_told_before_anything_runs() {
             "{level}"
         );
         assert_eq!(refused(&sealed, level, &argv("nul\0")), RefusalCode::Program, "{level}");
+    }
+}
+
+#[test]
+fn less_than_the_policy_wants_is_not_applied() {
+    if skipped() {
+        return;
+    }
+    let room = room();
+    let full = policy(&room).with_level(Wanted::Full).seal().unwrap();
+    assert_eq!(refused(&full, Level::Floor, &argv("true")), RefusalCode::Request);
+    let network = policy(&room).with_network(Network::Loopback).seal().unwrap();
+    assert_eq!(refused(&network, Level::Floor, &argv("true")), RefusalCode::Request);
+}
+
+#[test]
+fn a_readable_root_inside_a_writable_one_is_kept_at_full() {
+    if skipped() {
+        return;
+    }
+    let room = room();
+    fs::create_dir(room.path("scope/vendor")).unwrap();
+    let vendor = room.text("scope/vendor");
+    let sealed = policy(&room).allow_read(vendor.as_str()).seal().unwrap();
+    for level in BOTH {
+        let mut confined = sealed
+            .launch(launcher(), level, &argv("echo x > vendor/new; mv vendor away; echo x > new"), None)
+            .unwrap();
+        let unprotected = confined.report.unprotected.clone();
+        assert!(confined.child.wait().unwrap().success());
+        let changed = !room.path("scope/vendor").exists();
+        let expected = if level == Level::Full { (false, vec![]) } else { (true, vec![vendor.clone()]) };
+        assert_eq!((changed, unprotected), expected, "{level}");
+        fs::remove_file(room.path("scope/new")).unwrap();
+        if changed {
+            fs::rename(room.path("scope/away"), room.path("scope/vendor")).unwrap();
+        }
     }
 }
 
