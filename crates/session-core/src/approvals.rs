@@ -116,6 +116,18 @@ impl Approvals {
         remember(&mut self.commands, signature, verdict)
     }
 
+    /// Whether an answer about this tool would be remembered.
+    #[must_use]
+    pub fn has_room_for_tool(&self, name: &ToolName) -> bool {
+        has_room(&self.tools, name)
+    }
+
+    /// Whether an answer about this command would be remembered.
+    #[must_use]
+    pub fn has_room_for_command(&self, signature: &CommandSignature) -> bool {
+        has_room(&self.commands, signature)
+    }
+
     /// What was answered about this call; `None` when somebody has to be asked. A refusal of the tool or of the command
     /// beats a permission of the other.
     #[must_use]
@@ -139,12 +151,16 @@ impl Approvals {
     }
 }
 
+fn has_room<K: Ord>(answers: &BTreeMap<K, Verdict>, key: &K) -> bool {
+    answers.len() < APPROVALS_MAX || answers.contains_key(key)
+}
+
 fn remember<K: Ord>(
     answers: &mut BTreeMap<K, Verdict>,
     key: K,
     verdict: Verdict,
 ) -> Result<(), ApprovalsFull> {
-    if answers.len() >= APPROVALS_MAX && !answers.contains_key(&key) {
+    if !has_room(answers, &key) {
         return Err(ApprovalsFull);
     }
     let held = answers.entry(key).or_insert(verdict);

@@ -34,13 +34,19 @@ impl DirectoryGrants {
         if directory.parent().is_none() {
             return Err(GrantError::Root);
         }
-        if self.directories.len() >= GRANTS_MAX && !self.directories.contains_key(directory) {
+        if !self.has_room_for(directory) {
             return Err(GrantError::Full);
         }
         // Through its components: a slash at the end makes no other directory.
         let held = self.directories.entry(directory.components().collect()).or_insert(access);
         *held = (*held).max(access);
         Ok(())
+    }
+
+    /// Whether one more directory would be remembered, or this one is already.
+    #[must_use]
+    pub fn has_room_for(&self, directory: &Utf8Path) -> bool {
+        self.directories.len() < GRANTS_MAX || self.directories.contains_key(directory)
     }
 
     /// Whether the session may do this at this path. Never for a path that is relative or leads upwards.

@@ -269,8 +269,8 @@ pub enum TrackError {
     /// It is over.
     #[error("session {0} is over: start another one")]
     Over(SessionId),
-    /// It is here already.
-    #[error("session {0} is known already")]
+    /// It is live here, or being opened, suspended or ended.
+    #[error("session {0} is in use here already")]
     Known(SessionId),
     /// The manager leaves.
     #[error("the session manager is shutting down: session {0} is not taken in")]

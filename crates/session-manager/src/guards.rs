@@ -37,19 +37,20 @@ impl<F: SessionFactory> Place<F> {
         self.manager.change(|state, now| state.registry.opened(now, session, handle))
     }
 
-    /// Gives the place back. A reason comes back when somebody ended the session meanwhile.
+    /// Gives the place back. A reason comes back when somebody ended the session meanwhile: unless it was new, its end is to
+    /// be recorded, and the registry to be told when it is.
     pub(crate) fn give_back(mut self) -> Option<TerminationReason> {
         self.held = false;
-        let session = self.session;
-        self.manager.change(|state, _| state.registry.failed(session))
+        self.manager.failed(self.session)
     }
 }
 
 impl<F: SessionFactory> Drop for Place<F> {
     fn drop(&mut self) {
-        if self.held {
-            let session = self.session;
-            self.manager.change(|state, _| state.registry.failed(session));
+        if self.held
+            && let Some(reason) = self.manager.failed(self.session)
+        {
+            self.manager.end_soon(self.session, reason);
         }
     }
 }

@@ -2,7 +2,7 @@
 //! no lock, no I/O, nothing awaited.
 //!
 //! Whoever calls a method that begins something (`admit`, `reopen`, `begin_suspend`, `begin_terminate`, `due`) acts on
-//! the answer outside the lock and reports back (`opened`, `failed`, `flushed`, `closed`). What is going on with a session
+//! the answer outside the lock and reports back (`opened`, `failed`, `flushed`, `stays`, `closed`, `over`). What is going on with a session
 //! is kept in one place, so each engine is let go of by exactly one caller, whoever races.
 //!
 //! ```text
@@ -11,13 +11,18 @@
 //!            reopen     │ failed         │   used meanwhile, or                            ▲  │ closed          │
 //!   Suspended ──────────┘                │   the engine refused                            │  ▼                 │
 //!                                        └─────────── begin_terminate ─────────────────────┘ (none) ◀───────────┘
+//!                                                                                          over    begin_terminate, due
 //! ```
+//!
+//! From Closing a session may go back to Live (`stays`), while its engine is still there. A suspended one that ends is kept,
+//! with its key, until its end is recorded (Ending).
 //!
 //! Deadlines are lazy: a use only stores its time. An entry that fires is checked against the slot and put back if the
 //! session was used meanwhile, so a sweep costs what is due and a use costs next to nothing.
 
 mod books;
 mod due;
+mod leave;
 mod look;
 mod open;
 mod slot;
@@ -30,25 +35,21 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use session_core::names::{ExternalKey, Principal};
-use session_core::state::TerminationReason;
 use session_core::{SessionId, SessionState};
 
 pub use books::Count;
 pub use due::Due;
+pub use leave::{Closed, Evicting, Flushed, Suspending, Terminating};
 pub use look::Part;
 pub(crate) use open::RETRY_WHEN_ALL_ARE_BUSY;
-pub use open::{Admission, Refused, Reopening};
+pub use open::{Admission, Failed, Refused, Reopening, Tracked};
 pub use slot::Owner;
 
-use crate::eviction::{Fate, Victim};
 use crate::options::Limits;
 use books::Books;
 use due::Deadlines;
-use slot::{Dormant, Next, Phase, Slot};
+use slot::{Phase, Slot};
 use spread::Spread;
-
-/// For so long an engine that refused to be suspended is left in peace, or for the idle timeout if that is shorter.
-const PEACE_AFTER_REFUSAL: SignedDuration = SignedDuration::from_mins(1);
 
 /// The sessions of one process. `H` is the live half of a session, handed to its users; `D` what is kept of it while it is
 /// suspended.
@@ -112,65 +113,7 @@ pub struct Begun<H> {
     pub generation: u64,
 }
 
-/// What an attempt to have a session give way came to.
-#[derive(Debug)]
-pub enum Evicting<H> {
-    /// Have the engine write out what is still to be written, then say so with [`Registry::flushed`].
-    Flush(H),
-    /// Let go of the engine, then say so with [`Registry::closed`].
-    Close(H),
-    /// Nothing: it is not as it was when it was chosen. Ask for room again.
-    Stays,
-}
-
-/// What an attempt to suspend came to.
-#[derive(Debug)]
-pub enum Suspending<H> {
-    /// Have the engine write out what is still to be written, then say so with [`Registry::flushed`].
-    Flush(H),
-    /// It has a run in flight.
-    InUse,
-    /// It is suspended already.
-    Already,
-}
-
-/// What is to be done once an engine has written everything out.
-#[derive(Debug)]
-pub enum Flushed<H> {
-    /// Let go of the engine, then say so with [`Registry::closed`].
-    Close(H),
-    /// Nothing: its engine refused, or it was used meanwhile, and it goes on.
-    Goes,
-    /// Nothing: somebody ended it meanwhile, and lets go of the engine.
-    Ended,
-}
-
-/// What is to be done to end a session.
-#[derive(Debug)]
-pub enum Terminating<H, D> {
-    /// Let go of the engine, then say so with [`Registry::closed`].
-    Close(H),
-    /// It had none and is gone. What was kept of it.
-    Gone(D),
-    /// Whoever is at it ends it: wait until it is gone.
-    Later,
-}
-
-/// What became of a session whose engine was let go of.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Closed<D> {
-    /// It is suspended. `evicted` had to make room among its principal's suspended ones, and are gone.
-    Suspended {
-        /// Until when.
-        expires_at: Timestamp,
-        /// Who had to make room.
-        evicted: Vec<(SessionId, D)>,
-    },
-    /// It is gone.
-    Terminated(TerminationReason),
-}
-
-impl<H: Clone, D> Registry<H, D> {
+impl<H: Clone, D: Clone> Registry<H, D> {
     /// An empty registry.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
@@ -192,7 +135,7 @@ impl<H: Clone, D> Registry<H, D> {
 
     // Looking.
 
-    /// How many sessions there are, suspended ones included.
+    /// How many sessions there are, also suspended ones and those whose end is being recorded.
     #[must_use]
     pub fn len(&self) -> usize {
         self.slots.len()
@@ -202,6 +145,12 @@ impl<H: Clone, D> Registry<H, D> {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
+    }
+
+    /// How many sessions are suspended.
+    #[must_use]
+    pub fn suspended(&self) -> u64 {
+        self.books.suspended()
     }
 
     /// How many sessions have an engine, or are about to have one.
@@ -246,7 +195,7 @@ impl<H: Clone, D> Registry<H, D> {
             Phase::Live { handle, .. } | Phase::Flushing { handle, .. } | Phase::Closing { handle, .. } => {
                 Some((session, handle.clone()))
             }
-            Phase::Opening { .. } | Phase::Suspended(_) => None,
+            Phase::Opening { .. } | Phase::Suspended(_) | Phase::Ending { .. } => None,
         })
     }
 
@@ -285,156 +234,12 @@ impl<H: Clone, D> Registry<H, D> {
         }
     }
 
-    // Suspending and ending.
-
-    /// The session is to give way, as it was chosen to: only if nothing has happened in it since.
-    pub fn begin_evict(&mut self, victim: Victim) -> Evicting<H> {
-        let Some(slot) = self.slots.get_mut(&victim.session) else { return Evicting::Stays };
-        let Phase::Live { handle, idle_since } = &slot.phase else { return Evicting::Stays };
-        if slot.in_flight > 0 || slot.version != victim.version {
-            return Evicting::Stays;
-        }
-        let (handle, idle_since) = (handle.clone(), *idle_since);
-        match victim.fate {
-            Fate::Suspended => {
-                slot.phase = Phase::Flushing { handle: handle.clone(), idle_since, uses: slot.version.uses };
-                Evicting::Flush(handle)
-            }
-            Fate::Terminated => {
-                let next = Next::Terminated(TerminationReason::Evicted);
-                slot.phase = Phase::Closing { handle: handle.clone(), idle_since, next };
-                self.deadlines.disarm(victim.session, slot);
-                Evicting::Close(handle)
-            }
-        }
-    }
-
-    /// Somebody wants the session suspended now.
-    pub fn begin_suspend(&mut self, session: SessionId) -> Result<Suspending<H>, Unusable> {
-        let slot = self.slots.get_mut(&session).ok_or(Unusable::Unknown)?;
-        match &slot.phase {
-            Phase::Live { .. } if slot.in_flight > 0 => Ok(Suspending::InUse),
-            Phase::Live { handle, idle_since } => {
-                let (handle, idle_since) = (handle.clone(), *idle_since);
-                slot.phase = Phase::Flushing { handle: handle.clone(), idle_since, uses: slot.version.uses };
-                Ok(Suspending::Flush(handle))
-            }
-            Phase::Suspended(_) => Ok(Suspending::Already),
-            Phase::Opening { .. } | Phase::Flushing { .. } | Phase::Closing { .. } => Err(Unusable::Moving),
-        }
-    }
-
-    /// The engine has written everything out (`written`), or refused to. Unless the session was used or ended meanwhile,
-    /// its engine is to be let go of now. If it refused, the session goes on as it was: for a minute, or the idle timeout
-    /// if that is shorter, it is neither due to be suspended nor asked to give way.
-    pub fn flushed(&mut self, now: Timestamp, session: SessionId, written: bool) -> Flushed<H> {
-        let Some(slot) = self.slots.get_mut(&session) else { return Flushed::Ended };
-        let Phase::Flushing { handle, idle_since, uses } = &slot.phase else { return Flushed::Ended };
-        let (handle, idle_since) = (handle.clone(), *idle_since);
-        if written && slot.in_flight == 0 && slot.version.uses == *uses {
-            slot.phase = Phase::Closing { handle: handle.clone(), idle_since, next: Next::Suspended };
-            self.deadlines.disarm(session, slot);
-            return Flushed::Close(handle);
-        }
-        slot.phase = Phase::Live { handle, idle_since };
-        if !written {
-            slot.in_peace_until = later(now, peace(&self.limits));
-        }
-        self.deadlines.arm(session, slot, &self.limits);
-        Flushed::Goes
-    }
-
-    /// A session that was to be suspended, and whose engine is not let go of yet, goes on as it was, because somebody waits to
-    /// use it: unless somebody ended it meanwhile. Then that reason comes back, and its engine is to be let go of. When time
-    /// had it suspended, it is left in peace for another idle timeout; else for a minute, or the idle timeout if that is
-    /// shorter.
-    pub fn stays(&mut self, now: Timestamp, session: SessionId, by_time: bool) -> Option<TerminationReason> {
-        let slot = self.slots.get_mut(&session)?;
-        let Phase::Closing { handle, idle_since, next } = &slot.phase else { return None };
-        if let Next::Terminated(reason) = *next {
-            return Some(reason);
-        }
-        slot.phase = Phase::Live { handle: handle.clone(), idle_since: *idle_since };
-        let timeout = self.limits.idle_timeout.filter(|_| by_time);
-        slot.in_peace_until = later(now, timeout.unwrap_or_else(|| peace(&self.limits)));
-        self.deadlines.arm(session, slot, &self.limits);
-        None
-    }
-
-    /// Somebody or something ends the session.
-    pub fn begin_terminate(
-        &mut self,
-        session: SessionId,
-        reason: TerminationReason,
-    ) -> Result<Terminating<H, D>, Unusable> {
-        let slot = self.slots.get_mut(&session).ok_or(Unusable::Unknown)?;
-        match &mut slot.phase {
-            Phase::Opening { doomed, .. } => {
-                doomed.get_or_insert(reason);
-                Ok(Terminating::Later)
-            }
-            Phase::Live { handle, idle_since } | Phase::Flushing { handle, idle_since, .. } => {
-                let (handle, idle_since) = (handle.clone(), *idle_since);
-                let next = Next::Terminated(reason);
-                slot.phase = Phase::Closing { handle: handle.clone(), idle_since, next };
-                self.deadlines.disarm(session, slot);
-                Ok(Terminating::Close(handle))
-            }
-            Phase::Closing { next, .. } => {
-                if *next == Next::Suspended {
-                    *next = Next::Terminated(reason);
-                }
-                Ok(Terminating::Later)
-            }
-            Phase::Suspended(_) => {
-                let dormant = self.remove(session).and_then(|slot| slot.phase.into_dormant());
-                dormant.map(|dormant| Terminating::Gone(dormant.record)).ok_or(Unusable::Unknown)
-            }
-        }
-    }
-
-    /// Runs in flight in a session that is being let go of.
-    #[must_use]
-    pub fn in_flight(&self, session: SessionId) -> u32 {
-        self.slots.get(&session).map_or(0, |slot| slot.in_flight)
-    }
-
-    /// The engine was let go of; `record` is what is kept of the session if it is suspended. `None` when that was not due.
-    pub fn closed(&mut self, now: Timestamp, session: SessionId, record: D) -> Option<Closed<D>> {
-        let slot = self.slots.get_mut(&session)?;
-        let Phase::Closing { next, .. } = &slot.phase else { return None };
-        match *next {
-            Next::Terminated(reason) => {
-                self.remove(session);
-                Some(Closed::Terminated(reason))
-            }
-            Next::Suspended => {
-                let expires_at = later(now, self.limits.suspended_ttl.unwrap_or(SignedDuration::MAX));
-                let owner = Arc::clone(&slot.owner);
-                self.change_phase(session, |_| Phase::Suspended(Dormant { record, since: now, expires_at }));
-                let evicted = self.make_room_among_suspended(&owner.principal);
-                Some(Closed::Suspended { expires_at, evicted })
-            }
-        }
-    }
-
-    /// Takes away those of the principal's suspended sessions that are too many: those that came first.
-    fn make_room_among_suspended(&mut self, principal: &Principal) -> Vec<(SessionId, D)> {
-        let mut evicted = Vec::new();
-        let Some(max) = self.limits.suspended_per_principal_max else { return evicted };
-        while self.count(principal).suspended > max
-            && let Some(first) = self.books.first_suspended(principal)
-            && let Some(dormant) = self.remove(first).and_then(|slot| slot.phase.into_dormant())
-        {
-            evicted.push((first, dormant.record));
-        }
-        evicted
-    }
-
     // Keeping the books: a slot, its count, its key and its deadline always go together.
 
     fn insert(&mut self, session: SessionId, mut slot: Slot<H, D>) {
-        slot.order = self.books.enter(&slot.owner, session, slot.standing());
+        if let Some(standing) = slot.standing() {
+            slot.order = self.books.enter(&slot.owner, session, standing);
+        }
         if slot.owner.key.is_some() {
             self.keys.insert(Arc::clone(&slot.owner), session);
         }
@@ -445,7 +250,9 @@ impl<H: Clone, D> Registry<H, D> {
     fn remove(&mut self, session: SessionId) -> Option<Slot<H, D>> {
         let mut slot = *self.slots.remove(&session)?;
         self.deadlines.disarm(session, &mut slot);
-        self.books.leave(&slot.owner.principal, slot.order, slot.standing());
+        if let Some(standing) = slot.standing() {
+            self.books.leave(&slot.owner.principal, slot.order, standing);
+        }
         // Whoever has a key here bears it: nobody comes in under one that is taken.
         if slot.owner.key.is_some() {
             self.keys.remove(&slot.owner);
@@ -469,11 +276,6 @@ fn entry<H, D>(session: SessionId, slot: &Slot<H, D>) -> Entry {
         last_used: slot.last_used,
         in_flight: slot.in_flight,
     }
-}
-
-/// For how long an engine that refused is left in peace.
-fn peace(limits: &Limits) -> SignedDuration {
-    limits.idle_timeout.map_or(PEACE_AFTER_REFUSAL, |timeout| timeout.min(PEACE_AFTER_REFUSAL))
 }
 
 /// A time that lies so much later; beyond the calendar, the last one in it, which never comes.

@@ -13,7 +13,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::StateError;
 use crate::manager::SessionManager;
-use crate::recorded::Arrival;
 use crate::registry::Due;
 
 /// How many sessions are acted upon at once, so that one slow engine delays nobody.
@@ -47,7 +46,8 @@ enum Act {
 impl SweepReport {
     fn add(&mut self, act: Act) {
         match act {
-            Act::Idled(session, Err(SinkError::Busy(_))) => self.used.push(session),
+            Act::Suspended(session, Err(StateError::InUse(_)))
+            | Act::Idled(session, Err(SinkError::Busy(_))) => self.used.push(session),
             Act::Idled(session, answer) => {
                 self.idled.push(session);
                 self.recorded(session, answer);
@@ -57,7 +57,6 @@ impl SweepReport {
                 self.recorded(session, answer);
             }
             Act::Suspended(session, Ok(())) => self.suspended.push(session),
-            Act::Suspended(session, Err(StateError::InUse(_))) => self.used.push(session),
             // Somebody else ended it and says how that went.
             Act::Suspended(_, Err(StateError::Ended(_))) => {}
             Act::Suspended(session, Err(error)) => self.faults.push((session, error)),
@@ -163,8 +162,8 @@ impl<F: SessionFactory> SessionManager<F> {
                         Act::Suspended(session, manager.flush(handle, true).await)
                     }
                     Due::Expired(session, kept) => {
-                        let over = Arrival::Over(TerminationReason::TtlExpired);
-                        Act::Expired(session, manager.record(&kept, over).await)
+                        let answer = manager.record_end(&kept, TerminationReason::TtlExpired).await;
+                        Act::Expired(session, answer)
                     }
                 }
             });

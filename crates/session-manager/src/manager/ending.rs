@@ -17,7 +17,7 @@ use crate::error::StateError;
 use crate::eviction::Victim;
 use crate::handle::Kept;
 use crate::recorded::{Arrival, Recorded};
-use crate::registry::{Closed, Evicting, Flushed, Suspending, Terminating, Unusable};
+use crate::registry::{Closed, Evicting, Failed, Flushed, Suspending, Terminating, Unusable};
 
 /// How many sessions without an engine are ended at once: for each there is only a record to write.
 const RECORDS_AT_ONCE: usize = 32;
@@ -158,26 +158,48 @@ impl<F: SessionFactory> SessionManager<F> {
             Some(Closed::Suspended { evicted, .. }) => self.record_evicted(evicted),
             Some(Closed::Terminated(reason)) => {
                 handle.end();
-                self.record(&kept, Arrival::Over(reason))
-                    .await
-                    .map_err(|error| unrecorded(session, error))?;
+                self.record_end(&kept, reason).await.map_err(|error| unrecorded(session, error))?;
             }
             None => {}
         }
         outcome(session, released, recorded)
     }
 
+    /// Records the end of a session without an engine. It is here, and bears its key, until the sink has answered, whatever
+    /// that answer is.
+    pub(crate) async fn record_end(&self, kept: &Kept, reason: TerminationReason) -> Result<(), SinkError> {
+        let recorded = self.record(kept, Arrival::Over(reason)).await;
+        self.change(|state, _| state.registry.over(kept.id()));
+        recorded
+    }
+
     /// Records the end of suspended sessions that had to make room among their principal's.
-    fn record_evicted(&self, evicted: Vec<(SessionId, Arc<Kept>)>) {
-        for (session, kept) in evicted {
-            let manager = self.clone();
-            self.spawn(async move {
-                let over = Arrival::Over(TerminationReason::Evicted);
-                if let Err(error) = manager.record(&kept, over).await {
-                    tracing::warn!(%session, %error, "the end of a suspended session could not be recorded");
-                }
-            });
+    pub(crate) fn record_evicted(&self, evicted: Vec<(SessionId, Arc<Kept>)>) {
+        for (session, _) in evicted {
+            self.end_soon(session, TerminationReason::Evicted);
         }
+    }
+
+    /// Records the end of a session without an engine, if it is still here, and waits for nothing.
+    pub(crate) fn end_soon(&self, session: SessionId, reason: TerminationReason) {
+        let Some(kept) = self.kept(session) else { return };
+        if self.leaves_records() {
+            self.change(|state, _| state.registry.over(session));
+            return;
+        }
+        let manager = self.clone();
+        self.spawn(async move {
+            if let Err(error) = manager.record_end(&kept, reason).await {
+                tracing::warn!(%session, %error, "the end of a suspended session could not be recorded");
+            }
+        });
+    }
+
+    /// A session did not open: its place is given back. A reason comes back when somebody ended it meanwhile.
+    pub(crate) fn failed(&self, session: SessionId) -> Option<TerminationReason> {
+        let Failed { doomed, evicted } = self.change(|state, _| state.registry.failed(session));
+        self.record_evicted(evicted);
+        doomed
     }
 
     /// Ends a session without waiting for it.
@@ -201,9 +223,8 @@ impl<F: SessionFactory> SessionManager<F> {
                 Err(StateError::Unknown(session))
             }
             Ok(Terminating::Close(handle)) => self.end(handle, reason).await,
-            Ok(Terminating::Gone(kept)) => {
-                let over = self.record(&kept, Arrival::Over(reason)).await;
-                over.map_err(|error| unrecorded(session, error))
+            Ok(Terminating::Record(kept)) => {
+                self.record_end(&kept, reason).await.map_err(|error| unrecorded(session, error))
             }
             Ok(Terminating::Later) => {
                 let within = self.longest_end();
@@ -227,7 +248,7 @@ impl<F: SessionFactory> SessionManager<F> {
         }
         let why = if elsewhere { Release::HostLeaves } else { Release::Terminated(reason) };
         let released = self.release(&handle, why).await;
-        self.change(|state, now| state.registry.closed(now, session, kept));
+        self.change(|state, _| state.registry.over(session));
         outcome(session, released, recorded)
     }
 

@@ -75,6 +75,6 @@ impl<F: SessionFactory> SessionManager<F> {
         }
         // What went wrong is in the log.
         let _given_up = self.release(&handle, Release::Abandoned).await;
-        self.change(|state, now| state.registry.closed(now, kept.id(), Arc::clone(&kept)));
+        self.change(|state, _| state.registry.over(kept.id()));
     }
 }

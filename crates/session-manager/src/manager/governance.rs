@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use session_core::SessionId;
 use session_core::approvals::Grant;
 use session_core::budget::BudgetChange;
+use session_core::context::SessionContext;
 use session_core::grants::DirectoryGrants;
 use session_core::names::Principal;
 use session_core::ports::{LifecycleEvent, SessionFactory, SinkError};
@@ -32,7 +33,7 @@ impl<F: SessionFactory> SessionManager<F> {
         let manager = self.clone();
         let event = LifecycleEvent::BudgetChanged { session, change, by };
         self.carry_out(async move {
-            manager.change_recorded(&kept, event, |kept| kept.meter.change(change)).await
+            manager.change_recorded(&kept, event, |_| Ok(()), |kept| kept.meter.change(change)).await
         })
         .await
     }
@@ -48,14 +49,18 @@ impl<F: SessionFactory> SessionManager<F> {
         }
         let manager = self.clone();
         let event = LifecycleEvent::Granted { session, grant: grant.clone() };
+        let asked = grant.clone();
+        let check = move |kept: &Kept| {
+            if has_room(&kept.context(), &asked) { Ok(()) } else { Err(ChangeError::Full(session)) }
+        };
         let taken = self.carry_out(async move {
-            manager.change_recorded(&kept, event, |kept| kept.context().answer(grant)).await
+            manager.change_recorded(&kept, event, check, |kept| kept.context().answer(grant)).await
         });
         if taken.await? { Ok(()) } else { Err(ChangeError::Full(session)) }
     }
 
     /// Books what was used before this manager began, by the minute since the epoch: after a restart the limit of an hour goes
-    /// on where it stood. To be called once; what is older than an hour counts no more.
+    /// on where it stood. To be called once; what is older than an hour, or lies in the future, is left out.
     pub fn seed_hourly(&self, minutes: impl IntoIterator<Item = (i64, u64)>) {
         let now = self.steady_now();
         let oldest = now.as_second().saturating_sub(MINUTES * 60);
@@ -63,22 +68,25 @@ impl<F: SessionFactory> SessionManager<F> {
         for (minute, tokens) in minutes {
             let second = minute.checked_mul(60).and_then(|second| Timestamp::from_second(second).ok());
             let at = second.map(|at| self.inner.steady.of_wall(at));
-            if let Some(at) = at.filter(|at| at.as_second() > oldest) {
+            // What was booked under a clock that ran ahead would stand in the way until it is caught up with, and an hour more.
+            if let Some(at) = at.filter(|at| at.as_second() > oldest && *at <= now) {
                 state.hourly.book(at, tokens);
             }
         }
     }
 
-    /// Records a change of what holds for a session, then makes it. Two changes are made in the order in which they are
+    /// Records a change of what holds for a session, then makes it; unless `check` finds that it cannot be made. Two changes are made in the order in which they are
     /// recorded.
     async fn change_recorded<T>(
         &self,
         kept: &Kept,
         event: LifecycleEvent,
+        check: impl FnOnce(&Kept) -> Result<(), ChangeError>,
         change: impl FnOnce(&Kept) -> T,
     ) -> Result<T, ChangeError> {
         let session = kept.id();
         let mut recorded = kept.recorded.lock().await;
+        check(kept)?;
         match self.write(event).await {
             Ok(()) => Ok(change(kept)),
             Err(source) => {
@@ -94,11 +102,20 @@ impl<F: SessionFactory> SessionManager<F> {
     }
 
     /// What outlives the engines of a session, live or suspended.
-    fn kept(&self, session: SessionId) -> Option<Arc<Kept>> {
+    pub(super) fn kept(&self, session: SessionId) -> Option<Arc<Kept>> {
         let state = self.lock();
         match state.registry.part(session)? {
             Part::Live(handle) => Some(Arc::clone(handle.kept())),
             Part::Kept(kept) => Some(Arc::clone(kept)),
         }
+    }
+}
+
+/// Whether the session remembers one more answer of this kind, or this one already.
+fn has_room(context: &SessionContext, grant: &Grant) -> bool {
+    match grant {
+        Grant::Tool { name, .. } => context.approvals.has_room_for_tool(name),
+        Grant::Command { signature, .. } => context.approvals.has_room_for_command(signature),
+        Grant::Directory { path, .. } => context.grants.has_room_for(path),
     }
 }

@@ -21,7 +21,7 @@ use crate::error::{OpenError, TrackError};
 use crate::guards::{Place, Waiting};
 use crate::handle::{Kept, SessionHandle};
 use crate::recorded::{Arrival, Recorded};
-use crate::registry::{Admission, Owner, RETRY_WHEN_ALL_ARE_BUSY, Refused, Unusable};
+use crate::registry::{Admission, Owner, RETRY_WHEN_ALL_ARE_BUSY, Refused, Tracked, Unusable};
 
 /// What a new session is to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -177,7 +177,12 @@ impl<F: SessionFactory> SessionManager<F> {
 
     /// Takes in a session that is recorded elsewhere: from now on it is known as suspended, and can be resumed or found by
     /// its key. What it may use and has used comes from the record. One whose record says that it is live (its process is
-    /// gone) may stay suspended for as long as one that is suspended now.
+    /// gone) may stay suspended for as long as one that is suspended now; none is over before the idle timeout has passed
+    /// from now (a minute, if there is none), whatever its record says, so that there is time to resume it.
+    ///
+    /// Of a session that is known here as suspended already the record is replaced by this one, with what it may use and has
+    /// used; its context stays. So the next engine is made from what the record says now. One that is live or on its way
+    /// somewhere stays as it is, which is an error.
     pub fn track(&self, session: ManagedSession) -> Result<(), TrackError> {
         let id = session.id;
         let ttl = self.inner.options.limits.suspended_ttl;
@@ -188,18 +193,23 @@ impl<F: SessionFactory> SessionManager<F> {
             SessionState::Idle { .. } => (Recorded::Idle, None),
         };
         let owner = Owner { principal: session.principal.clone(), key: session.key.clone() };
-        let kept = Arc::new(Kept::new(session, None, recorded));
+        let kept = Arc::new(Kept::new(session.clone(), None, recorded));
         let expires_at = expires_at.map(|at| self.inner.steady.of_wall(at));
-        self.change(|state, now| {
+        let tracked = self.change(|state, now| {
             if state.parting.is_some() {
                 return Err(TrackError::Leaving(id));
             }
             let expires_at = expires_at.unwrap_or_else(|| {
                 now.saturating_add(ttl.unwrap_or(SignedDuration::MAX)).unwrap_or(Timestamp::MAX)
             });
-            let taken = state.registry.track(now, id, owner, kept, expires_at);
-            if taken { Ok(()) } else { Err(TrackError::Known(id)) }
-        })
+            match state.registry.track(now, id, owner, kept, expires_at) {
+                Tracked::New { evicted } => Ok(evicted),
+                Tracked::Again(kept) if kept.renew(session, recorded) => Ok(Vec::new()),
+                Tracked::Again(_) | Tracked::Known => Err(TrackError::Known(id)),
+            }
+        });
+        self.record_evicted(tracked?);
+        Ok(())
     }
 
     /// Asks for a place until there is one, or it is certain that there will be none.

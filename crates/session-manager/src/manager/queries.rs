@@ -75,9 +75,7 @@ impl<F: SessionFactory> SessionManager<F> {
     #[must_use]
     pub fn counts(&self) -> Counts {
         let state = self.lock();
-        let all = u64::try_from(state.registry.len()).unwrap_or(u64::MAX);
-        let active = state.registry.active();
-        Counts { active, suspended: all.saturating_sub(active) }
+        Counts { active: state.registry.active(), suspended: state.registry.suspended() }
     }
 
     /// How many more sessions could be opened now by somebody who has none yet, those that would give way included. A hint:

@@ -201,6 +201,9 @@ impl<F: SessionFactory> SessionManager<F> {
             }
             Some(_) | None => self.record_step_of(session, *recorded, ResumeStep::RolledBack).await,
         };
+        if ended.is_some() {
+            self.change(|state, _| state.registry.over(session));
+        }
         if let Err(error) = written {
             tracing::warn!(%session, %error, "a resume that was given up could not be recorded as such");
         }

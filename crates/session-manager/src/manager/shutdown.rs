@@ -76,7 +76,11 @@ impl<F: SessionFactory> SessionManager<F> {
                 *handle.kept().recorded.lock().await = Recorded::Elsewhere;
                 self.end(handle, reason).await
             }
-            Some(Ok(Terminating::Gone(_)) | Err(_)) => Ok(()),
+            Some(Ok(Terminating::Record(_))) => {
+                self.change(|state, _| state.registry.over(session));
+                Ok(())
+            }
+            Some(Err(_)) => Ok(()),
             Some(Ok(Terminating::Later)) | None => {
                 let within = self.longest_end();
                 let left = self.until(|state| {

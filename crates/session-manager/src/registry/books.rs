@@ -1,4 +1,4 @@
-//! Who has how many sessions: one entry for each slot, so that neither admission nor eviction looks at sessions that are
+//! Who has how many sessions: one entry for each slot that counts, so that neither admission nor eviction looks at sessions that are
 //! not concerned.
 
 use std::collections::{BTreeMap, HashMap};
@@ -106,6 +106,10 @@ impl Books {
 
     pub(super) fn active(&self) -> u64 {
         u64::try_from(self.active.len()).unwrap_or(u64::MAX)
+    }
+
+    pub(super) fn suspended(&self) -> u64 {
+        u64::try_from(self.suspended.len()).unwrap_or(u64::MAX)
     }
 
     pub(super) fn count(&self, principal: &Principal) -> Count {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 use session_core::SessionId;
+use session_core::state::TerminationReason;
 
 use super::Registry;
 use super::slot::{Phase, Slot};
@@ -40,11 +41,11 @@ pub enum Due<H, D> {
     /// The session was idle for long enough: have the engine write out what is still to be written, then say so with
     /// [`Registry::flushed`].
     Suspend(SessionId, H),
-    /// The session was suspended for as long as it may be, and is gone: to be recorded.
+    /// The session was suspended for as long as it may be, and is over: record that, then say so with [`Registry::over`].
     Expired(SessionId, D),
 }
 
-impl<H: Clone, D> Registry<H, D> {
+impl<H: Clone, D: Clone> Registry<H, D> {
     /// What is due at `now`, oldest first, at most `limit` entries. What is returned has happened here; fewer than `limit`
     /// means that nothing more is due.
     ///
@@ -93,10 +94,12 @@ impl<H: Clone, D> Registry<H, D> {
                 Some(Due::Suspend(session, handle))
             }
             Phase::Suspended(_) => {
-                let dormant = self.remove(session)?.phase.into_dormant()?;
-                Some(Due::Expired(session, dormant.record))
+                let record = self.begin_end(session, TerminationReason::TtlExpired)?;
+                Some(Due::Expired(session, record))
             }
-            Phase::Opening { .. } | Phase::Flushing { .. } | Phase::Closing { .. } => None,
+            Phase::Opening { .. } | Phase::Flushing { .. } | Phase::Closing { .. } | Phase::Ending { .. } => {
+                None
+            }
         }
     }
 }

@@ -20,7 +20,7 @@ pub enum Part<'r, H, D> {
     Kept(&'r D),
 }
 
-impl<H: Clone, D> Registry<H, D> {
+impl<H: Clone, D: Clone> Registry<H, D> {
     /// What a session is made of; `None` for one that is not here, and for a new one whose engine is being made.
     #[must_use]
     pub fn part(&self, session: SessionId) -> Option<Part<'_, H, D>> {
@@ -31,6 +31,7 @@ impl<H: Clone, D> Registry<H, D> {
             Phase::Opening { from: Some(dormant), .. } | Phase::Suspended(dormant) => {
                 Some(Part::Kept(&dormant.record))
             }
+            Phase::Ending { record, .. } => Some(Part::Kept(record)),
             Phase::Opening { from: None, .. } => None,
         }
     }
@@ -40,14 +41,18 @@ impl<H: Clone, D> Registry<H, D> {
     pub fn doomed(&self, session: SessionId) -> Option<TerminationReason> {
         match &self.slots.get(&session)?.phase {
             Phase::Opening { doomed, .. } => *doomed,
-            Phase::Live { .. } | Phase::Flushing { .. } | Phase::Closing { .. } | Phase::Suspended(_) => None,
+            Phase::Live { .. }
+            | Phase::Flushing { .. }
+            | Phase::Closing { .. }
+            | Phase::Suspended(_)
+            | Phase::Ending { .. } => None,
         }
     }
 
     /// Whether a session takes one of the active places.
     #[must_use]
     pub fn is_resident(&self, session: SessionId) -> bool {
-        self.slots.get(&session).is_some_and(|slot| slot.standing() == Standing::Active)
+        self.slots.get(&session).is_some_and(|slot| slot.standing() == Some(Standing::Active))
     }
 
     /// How many more sessions could be opened now, by somebody who has none yet: free places, and those of sessions that

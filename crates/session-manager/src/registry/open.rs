@@ -1,5 +1,7 @@
 //! Who may come in: admission of new sessions, return of suspended ones, and what happens when there is no room.
 
+use std::sync::Arc;
+
 use jiff::{SignedDuration, Timestamp};
 use session_core::SessionId;
 use session_core::names::Principal;
@@ -7,12 +9,15 @@ use session_core::state::TerminationReason;
 use thiserror::Error;
 
 use super::slot::{Dormant, Next, Owner, Phase, Slot};
-use super::{Registry, Unusable};
+use super::{Registry, Unusable, later};
 use crate::eviction::{self, Candidate, Victim};
 use crate::options::EvictionStrategy;
 
 /// After this long whoever found every session with a run in flight may ask again: nobody knows when one ends.
 pub(crate) const RETRY_WHEN_ALL_ARE_BUSY: SignedDuration = SignedDuration::from_secs(5);
+
+/// For so long a session that was told of is not over, where there is no idle timeout.
+const TIME_TO_RESUME: SignedDuration = SignedDuration::from_mins(1);
 
 /// What came of asking for a new session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +30,30 @@ pub enum Admission {
     After(Victim),
     /// A place is just becoming free: ask again when something has changed.
     Wait,
+}
+
+/// What came of telling of a session that is recorded elsewhere.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Tracked<D> {
+    /// It is known as suspended from now on.
+    New {
+        /// Who had to make room among its principal's suspended ones: as for [`Closed::Suspended`](super::Closed).
+        evicted: Vec<(SessionId, D)>,
+    },
+    /// It was known as suspended before. What is kept of it, to be brought up to date.
+    Again(D),
+    /// It is live or on its way somewhere, and stays as it is.
+    Known,
+}
+
+/// What became of a session that did not open.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Failed<D> {
+    /// Somebody ended it meanwhile. A new one is gone; of one that was to come back the end is to be recorded, and then
+    /// [`Registry::over`] to be said.
+    pub doomed: Option<TerminationReason>,
+    /// Who had to make room among its principal's suspended ones: as for [`Closed::Suspended`](super::Closed).
+    pub evicted: Vec<(SessionId, D)>,
 }
 
 /// What came of asking for a suspended session.
@@ -82,8 +111,11 @@ impl<H: Clone, D: Clone> Registry<H, D> {
         }
     }
 
-    /// A suspended session that is recorded elsewhere is known here from now on. What is known already stays as it is, and
-    /// so does a key that another session bears here.
+    /// A suspended session that is recorded elsewhere is known here from now on. Of one that is known as suspended already the
+    /// time is replaced; a live one stays as it is, and so does a key that another session bears here. For the idle timeout
+    /// (a minute, if there is none) it is not over, even if its time is: whoever told of it can resume it.
+    ///
+    /// It comes in however many there are; others have to make room for it.
     pub fn track(
         &mut self,
         now: Timestamp,
@@ -91,16 +123,22 @@ impl<H: Clone, D: Clone> Registry<H, D> {
         mut owner: Owner,
         record: D,
         expires_at: Timestamp,
-    ) -> bool {
-        if self.slots.contains_key(&session) {
-            return false;
+    ) -> Tracked<D> {
+        let not_before = later(now, self.limits.idle_timeout.unwrap_or(TIME_TO_RESUME));
+        if let Some(slot) = self.slots.get_mut(&session) {
+            let Phase::Suspended(dormant) = &mut slot.phase else { return Tracked::Known };
+            (dormant.expires_at, dormant.not_before) = (expires_at, not_before);
+            let record = dormant.record.clone();
+            self.deadlines.arm(session, slot, &self.limits);
+            return Tracked::Again(record);
         }
         if self.keys.contains_key(&owner) {
             owner.key = None;
         }
-        let phase = Phase::Suspended(Dormant { record, since: now, expires_at });
-        self.insert(session, Slot::new(self.books.owner(owner), phase, now));
-        true
+        let phase = Phase::Suspended(Dormant { record, since: now, expires_at, not_before });
+        let owner = self.books.owner(owner);
+        self.insert(session, Slot::new(Arc::clone(&owner), phase, now));
+        Tracked::New { evicted: self.make_room_among_suspended(&owner.principal, Some(session)) }
     }
 
     /// Asks for a place for a suspended session.
@@ -112,7 +150,9 @@ impl<H: Clone, D: Clone> Registry<H, D> {
         let slot = self.slots.get(&session).ok_or(Unusable::Unknown)?;
         let record = match &slot.phase {
             Phase::Live { .. } | Phase::Flushing { .. } => return Ok(Ok(Reopening::Live)),
-            Phase::Opening { .. } | Phase::Closing { .. } => return Ok(Ok(Reopening::Wait)),
+            Phase::Opening { .. } | Phase::Closing { .. } | Phase::Ending { .. } => {
+                return Ok(Ok(Reopening::Wait));
+            }
             Phase::Suspended(dormant) => dormant.record.clone(),
         };
         Ok(self.room(now, &slot.owner.principal).map(|room| match room {
@@ -129,7 +169,7 @@ impl<H: Clone, D: Clone> Registry<H, D> {
     }
 
     /// The engine is there: the session is active. If somebody ended it meanwhile, the engine is to be let go of, and
-    /// `closed` to be said.
+    /// `over` to be said.
     pub fn opened(&mut self, now: Timestamp, session: SessionId, handle: H) -> Result<(), TerminationReason> {
         let Some(slot) = self.slots.get_mut(&session) else { return Err(TerminationReason::Killed) };
         let Phase::Opening { doomed, .. } = &slot.phase else { return Err(TerminationReason::Killed) };
@@ -146,18 +186,22 @@ impl<H: Clone, D: Clone> Registry<H, D> {
     }
 
     /// The engine could not be made, or was let go of before the session opened: a new session is gone, a suspended one is
-    /// suspended again for as long as it was to be, unless somebody ended it meanwhile: then that reason comes back.
-    pub fn failed(&mut self, session: SessionId) -> Option<TerminationReason> {
-        let slot = self.slots.get(&session)?;
-        let Phase::Opening { doomed, .. } = &slot.phase else { return None };
-        let doomed = *doomed;
-        let slot = self.remove(session)?;
-        if doomed.is_none()
-            && let Some(dormant) = slot.phase.into_dormant()
-        {
-            self.insert(session, Slot { phase: Phase::Suspended(dormant), ..slot });
+    /// suspended again for as long as it was to be, unless somebody ended it meanwhile.
+    pub fn failed(&mut self, session: SessionId) -> Failed<D> {
+        let mut failed = Failed { doomed: None, evicted: Vec::new() };
+        let Some(slot) = self.slots.get(&session) else { return failed };
+        let Phase::Opening { doomed, from } = &slot.phase else { return failed };
+        failed.doomed = *doomed;
+        if let (Some(reason), true) = (failed.doomed, from.is_some()) {
+            self.begin_end(session, reason);
+        } else if let Some(slot) = self.remove(session) {
+            let owner = Arc::clone(&slot.owner);
+            if let Some(dormant) = slot.phase.into_dormant() {
+                self.insert(session, Slot { phase: Phase::Suspended(dormant), ..slot });
+                failed.evicted = self.make_room_among_suspended(&owner.principal, None);
+            }
         }
-        doomed
+        failed
     }
 
     fn room(&self, now: Timestamp, principal: &Principal) -> Result<Room, Refused> {
@@ -244,6 +288,7 @@ pub(super) fn candidate<H, D>(
         | Phase::Opening { .. }
         | Phase::Flushing { .. }
         | Phase::Closing { .. }
-        | Phase::Suspended(_) => None,
+        | Phase::Suspended(_)
+        | Phase::Ending { .. } => None,
     }
 }

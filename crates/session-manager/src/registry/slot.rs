@@ -79,6 +79,13 @@ pub(super) enum Phase<H, D> {
     },
     /// It has no engine.
     Suspended(Dormant<D>),
+    /// It has no engine any more, and its end is being recorded; it cannot be used, and its key is free only afterwards.
+    Ending {
+        /// What is kept of it.
+        record: D,
+        /// Why it ends.
+        reason: TerminationReason,
+    },
 }
 
 /// What is kept of a suspended session.
@@ -88,6 +95,8 @@ pub(super) struct Dormant<D> {
     pub(super) since: Timestamp,
     /// When it is over if nobody comes back.
     pub(super) expires_at: Timestamp,
+    /// Whoever told of it has until then to come back, though its time may be over.
+    pub(super) not_before: Timestamp,
 }
 
 /// What a session whose engine is being let go of will be.
@@ -105,7 +114,7 @@ impl<H, D> Phase<H, D> {
         match self {
             Self::Suspended(dormant) => Some(dormant),
             Self::Opening { from, .. } => from,
-            Self::Live { .. } | Self::Flushing { .. } | Self::Closing { .. } => None,
+            Self::Live { .. } | Self::Flushing { .. } | Self::Closing { .. } | Self::Ending { .. } => None,
         }
     }
 }
@@ -125,13 +134,15 @@ impl<H, D> Slot<H, D> {
         }
     }
 
-    /// How it counts: what has an engine, is about to have one or still has one takes one of the active places.
-    pub(super) fn standing(&self) -> Standing {
+    /// How it counts: what has an engine, is about to have one or still has one takes one of the active places. What is over
+    /// but for its record counts no more.
+    pub(super) fn standing(&self) -> Option<Standing> {
         match &self.phase {
             Phase::Opening { .. } | Phase::Live { .. } | Phase::Flushing { .. } | Phase::Closing { .. } => {
-                Standing::Active
+                Some(Standing::Active)
             }
-            Phase::Suspended(_) => Standing::Suspended,
+            Phase::Suspended(_) => Some(Standing::Suspended),
+            Phase::Ending { .. } => None,
         }
     }
 
@@ -141,7 +152,7 @@ impl<H, D> Slot<H, D> {
             Phase::Opening { from: Some(dormant), .. } | Phase::Suspended(dormant) => {
                 SessionState::Suspended { since: dormant.since, expires_at: dormant.expires_at }
             }
-            Phase::Closing { next: Next::Terminated(reason), .. } => {
+            Phase::Closing { next: Next::Terminated(reason), .. } | Phase::Ending { reason, .. } => {
                 SessionState::Terminated { at: self.last_used, reason: *reason }
             }
             Phase::Live { idle_since: Some(since), .. }
@@ -162,8 +173,10 @@ impl<H, D> Slot<H, D> {
             Phase::Live { .. } if self.in_flight > 0 => return None,
             Phase::Live { idle_since: None, .. } => later(self.last_used, limits.idle_timeout?),
             Phase::Live { idle_since: Some(_), .. } => self.leaves_at(limits)?,
-            Phase::Suspended(dormant) => dormant.expires_at,
-            Phase::Opening { .. } | Phase::Flushing { .. } | Phase::Closing { .. } => return None,
+            Phase::Suspended(dormant) => dormant.expires_at.max(dormant.not_before),
+            Phase::Opening { .. } | Phase::Flushing { .. } | Phase::Closing { .. } | Phase::Ending { .. } => {
+                return None;
+            }
         };
         (at < Timestamp::MAX).then_some(at)
     }
@@ -183,7 +196,9 @@ impl<H, D> Slot<H, D> {
     pub(super) fn handle(&self) -> Option<&H> {
         match &self.phase {
             Phase::Live { handle, .. } | Phase::Flushing { handle, .. } => Some(handle),
-            Phase::Opening { .. } | Phase::Closing { .. } | Phase::Suspended(_) => None,
+            Phase::Opening { .. } | Phase::Closing { .. } | Phase::Suspended(_) | Phase::Ending { .. } => {
+                None
+            }
         }
     }
 
@@ -194,7 +209,9 @@ impl<H, D> Slot<H, D> {
                 Some(_) => Used::Woke,
                 None => Used::Stayed,
             },
-            Phase::Opening { .. } | Phase::Closing { .. } => return Err(Unusable::Moving),
+            Phase::Opening { .. } | Phase::Closing { .. } | Phase::Ending { .. } => {
+                return Err(Unusable::Moving);
+            }
             Phase::Suspended(_) => return Err(Unusable::Suspended),
         };
         self.used(now);

@@ -2,9 +2,9 @@
 
 use camino::Utf8Path;
 use session_core::TerminationReason;
-use session_core::approvals::{Grant, Verdict};
+use session_core::approvals::{APPROVALS_MAX, Grant, Verdict};
 use session_core::budget::{Account, Budget, BudgetChange, Resource, Usage};
-use session_core::grants::Access;
+use session_core::grants::{Access, GRANTS_MAX};
 use session_core::names::{Principal, ToolName};
 use session_manager::{ChangeError, ManagerOptions, SessionRequest, SpendError};
 
@@ -197,10 +197,37 @@ async fn what_cannot_be_recorded_changes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_answer_too_many_is_refused_before_it_is_recorded() {
+    let world = World::new();
+    let handle = world.open().await;
+    let tool = |number: usize| Grant::Tool {
+        name: ToolName::new(&format!("tool_{number}")).unwrap(),
+        verdict: Verdict::Deny,
+    };
+    let directory =
+        |number: usize| Grant::Directory { path: format!("/srv/{number}").into(), access: Access::Read };
+    handle.with_context(|context| {
+        assert!((0..APPROVALS_MAX).all(|number| context.answer(tool(number))));
+        assert!((0..GRANTS_MAX).all(|number| context.answer(directory(number))));
+    });
+    world.journal();
+    for too_many in [tool(APPROVALS_MAX), directory(GRANTS_MAX)] {
+        let refused = world.manager.grant(handle.id(), too_many).await;
+        assert!(matches!(refused, Err(ChangeError::Full(session)) if session == handle.id()));
+    }
+    assert!(world.journal().is_empty(), "the log does not say otherwise");
+    world.manager.grant(handle.id(), tool(0)).await.unwrap();
+    world.manager.grant(handle.id(), directory(0)).await.unwrap();
+    assert_eq!(world.journal().len(), 2, "what is remembered already is no more");
+}
+
+#[tokio::test(start_paused = true)]
 async fn after_a_restart_the_hour_goes_on() {
     let world = world(100);
     let minute = world.env.now().as_second() / 60;
     world.manager.seed_hourly([(minute - 60, 1_000), (minute - 30, 50), (minute, 20), (i64::MAX, 7)]);
+    // Booked under a clock that ran ahead.
+    world.manager.seed_hourly([(minute + 1, 1_000), (minute + 24 * 60, 1_000)]);
     let handle = open(&world, 1_000).await;
     let run = world.manager.acquire(handle.id()).await.unwrap();
     let SpendError::Hourly(limit) = run.reserve(tokens(31), None).await.unwrap_err() else { panic!() };
@@ -230,17 +257,14 @@ async fn a_reservation_that_an_end_overtakes_leaves_the_end_as_it_is() {
     let run = world.manager.acquire(handle.id()).await.unwrap();
     let gate = Gate::new();
     world.behaves(Point::Report("reserved"), Behaves::ObjectsLate(gate.clone()));
-    let reserving = run.reserve(tokens(1), None);
-    let ending = async {
-        gate.reached().await;
-        let (manager, session) = (world.manager.clone(), handle.id());
-        let end = tokio::spawn(async move { manager.terminate(session, TerminationReason::Stopped).await });
-        handle.ended().await;
-        world.settle().await;
-        gate.open();
-        end
-    };
-    let (refused, end) = tokio::join!(reserving, ending);
+    let reserving = tokio::spawn(async move { (run.reserve(tokens(1), None).await.map(drop), run) });
+    gate.reached().await;
+    let (manager, session) = (world.manager.clone(), handle.id());
+    let end = tokio::spawn(async move { manager.terminate(session, TerminationReason::Stopped).await });
+    handle.ended().await;
+    world.settle().await;
+    gate.open();
+    let (refused, run) = reserving.await.unwrap();
     assert!(matches!(refused, Err(SpendError::Ended(session)) if session == handle.id()));
     world.behaves(Point::Report("budget"), Behaves::Objects);
     let refused = world.manager.change_budget(handle.id(), BudgetChange::Add(tokens(1)), by()).await;

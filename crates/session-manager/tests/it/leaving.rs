@@ -8,10 +8,10 @@ use session_core::TerminationReason;
 use session_core::names::Principal;
 use session_manager::manager::Counts;
 use session_manager::options::Limits;
-use session_manager::{ManagerOptions, OpenError, Parting, ResumeError, TrackError, UseError};
+use session_manager::{Keyed, ManagerOptions, OpenError, Parting, ResumeError, TrackError, UseError};
 use tokio_util::sync::CancellationToken;
 
-use crate::world::{Behaves, Point, World, minutes, request};
+use crate::world::{Behaves, Point, World, key, minutes, request};
 
 const SOON: Duration = Duration::from_secs(100);
 
@@ -212,4 +212,39 @@ async fn the_longest_bounds_and_the_shortest_drain_are_bounds_like_any_other() {
     let parting = Parting::Terminate(TerminationReason::Stopped);
     assert!(world.manager.shutdown(parting, Duration::MAX).await.joined);
     sweeper.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_is_free_when_the_end_of_its_session_is_recorded() {
+    // However a suspended session ends.
+    for by_time in [false, true] {
+        let world = World::new();
+        let get =
+            async |world: &World| world.manager.get_or_create(key("chat"), request("me")).await.unwrap();
+        let Keyed::Live { handle, .. } = get(&world).await else { panic!() };
+        let session = handle.id();
+        world.manager.suspend(session).await.unwrap();
+        world.journal();
+        let gate = world.gate(Point::Report(if by_time { "ttl expired" } else { "terminate" }));
+        world.pass(minutes(24 * 60));
+        let manager = world.manager.clone();
+        let end = tokio::spawn(async move {
+            if by_time {
+                manager.sweep().await;
+            } else {
+                manager.terminate(session, TerminationReason::Killed).await.unwrap();
+            }
+        });
+        gate.reached().await;
+        assert_eq!((world.state(session), world.manager.counts()), ("terminated", Counts::default()));
+        let (again, ()) = tokio::join!(get(&world), async {
+            world.settle().await;
+            assert!(world.journal().is_empty(), "nothing is made before the end is recorded");
+            gate.open();
+        });
+        assert!(matches!(again, Keyed::Live { created: true, .. }));
+        end.await.unwrap();
+        let journal = world.journal();
+        assert!(journal[0].starts_with("1: record t") && journal[1] == "2: record created", "{journal:?}");
+    }
 }

@@ -1,7 +1,8 @@
 //! The three steps of a resume: recorded, raced for, given up, overtaken.
 
-use session_core::budget::Usage;
+use session_core::budget::{Budget, Usage};
 use session_core::context::Restored;
+use session_core::names::Label;
 use session_core::{ManagedSession, SessionState, TerminationReason};
 use session_manager::options::{EvictionStrategy, Limits};
 use session_manager::{ResumeError, StateError, TrackError, UseError};
@@ -228,10 +229,10 @@ async fn what_is_recorded_elsewhere_can_be_taken_in_and_resumed() {
         let record = recorded(&world, state);
         let session = record.id;
         world.manager.track(record.clone()).unwrap();
-        assert_eq!(world.manager.track(record.clone()), Err(TrackError::Known(session)));
         let view = world.manager.view(session).unwrap();
         assert_eq!((view.state.name(), view.usage), ("suspended", record.usage));
         let handle = world.manager.begin_resume(session).await.unwrap().complete().await.unwrap();
+        assert_eq!(world.manager.track(record.clone()), Err(TrackError::Known(session)), "it is live");
         assert_eq!(handle.meter().used().tokens, 150_000, "usage survives");
         assert_eq!(handle.session().usage, record.usage);
         assert!(world.journal().last().unwrap().ends_with(report));
@@ -246,19 +247,50 @@ async fn what_is_recorded_elsewhere_can_be_taken_in_and_resumed() {
 async fn an_expiry_in_the_record_counts_by_the_wall_clock_at_that_moment() {
     let world = World::new();
     world.clock.set(world.env.now() + minutes(24 * 60));
-    let (since, expires_at) = (world.env.now(), world.env.now() + minutes(10));
+    let (since, expires_at) = (world.env.now(), world.env.now() + minutes(20));
     let record = recorded(&world, SessionState::Suspended { since, expires_at });
     world.manager.track(record.clone()).unwrap();
     world.clock.set(world.env.now() - minutes(5 * 24 * 60));
-    world.pass(minutes(10) - MILLISECOND);
+    world.pass(minutes(20) - MILLISECOND);
     assert!(world.manager.sweep().await.expired.is_empty());
     world.pass(MILLISECOND);
     assert_eq!(world.manager.sweep().await.expired, [record.id]);
-    // One that should be over already is over with the next sweep.
+    // One that should be over already can still be resumed, for as long as a session is not idle.
     let (since, expires_at) = (world.env.now() - minutes(9), world.env.now() - minutes(1));
     let record = recorded(&world, SessionState::Suspended { since, expires_at });
     world.manager.track(record.clone()).unwrap();
+    world.pass(minutes(15) - MILLISECOND);
+    assert!(world.manager.sweep().await.expired.is_empty());
+    drop(world.manager.begin_resume(record.id).await.unwrap());
+    world.settle().await;
+    world.pass(MILLISECOND);
     assert_eq!(world.manager.sweep().await.expired, [record.id]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_engine_is_made_from_what_the_record_says_now() {
+    let world = World::new();
+    let session = world.suspended().await;
+    let handle = world.manager.begin_resume(session).await.unwrap().complete().await.unwrap();
+    handle.with_context(|context| context.correlation.role = Some("reviewer".into()));
+    let record = ManagedSession { state: SessionState::Active, ..handle.session().clone() };
+    assert_eq!(world.manager.track(record.clone()), Err(TrackError::Known(session)), "it is live");
+    world.manager.suspend(session).await.unwrap();
+    // Another process let it work, raised its limits, and named it.
+    let usage = Usage { tokens: 7, ..Usage::NONE };
+    let budget = Budget { tokens_max: 9, ..Budget::default() };
+    let label = Some(Label::new("renamed").unwrap());
+    let state = SessionState::Idle { since: world.env.now() };
+    let newer = ManagedSession { usage, budget, label: label.clone(), state, ..record };
+    world.manager.track(newer).unwrap();
+    assert_eq!(world.manager.view(session).unwrap().label, label);
+    world.journal();
+    let handle = world.manager.begin_resume(session).await.unwrap().complete().await.unwrap();
+    assert_eq!((handle.session().usage, handle.session().budget), (usage, budget));
+    assert_eq!(handle.session().label, label);
+    assert_eq!(handle.meter().account().used, usage);
+    assert_eq!(handle.with_context(|context| context.correlation.role.clone()), Some("reviewer".into()));
+    assert_eq!(world.journal(), ["1: make", "1: record activity"], "as the newer record has it");
 }
 
 #[tokio::test(start_paused = true)]

@@ -34,6 +34,7 @@ enum Step {
     Stays(u8, bool),
     BeginTerminate(u8, u8),
     Closed(u8),
+    Over(u8),
     /// The engine of one that is being opened, suspended or ended answers, well or badly.
     Answer(u8, bool),
     Due(usize),
@@ -65,6 +66,7 @@ enum Call {
     Stays(u64, bool),
     BeginTerminate(u64, TerminationReason),
     Closed(u64, u64),
+    Over(u64),
     Due(usize),
     Nothing,
 }
@@ -131,6 +133,7 @@ impl World {
             Step::BeginTerminate(pick, why) => {
                 Call::BeginTerminate(self.number(pick), REASONS[usize::from(why) % REASONS.len()])
             }
+            Step::Over(pick) => Call::Over(self.number(pick)),
             Step::Closed(pick) => Call::Closed(self.number(pick), self.draw()),
             Step::Answer(pick, well) => self.answer_of_an_engine(pick, well),
             Step::Due(limit) => Call::Due(limit),
@@ -149,10 +152,14 @@ impl World {
             model::Stage::Opening { .. } if well => Call::Opened(number, self.draw()),
             model::Stage::Opening { .. } => Call::Failed(number),
             model::Stage::Flushing { .. } => Call::Flushed(number, well),
-            model::Stage::Closing { .. } if !well => Call::Stays(number, pick.is_multiple_of(2)),
-            model::Stage::Live { .. } | model::Stage::Closing { .. } | model::Stage::Suspended(_) => {
-                Call::Closed(number, self.draw())
+            model::Stage::Ending { .. } | model::Stage::Closing { end: Some(_), .. } if well => {
+                Call::Over(number)
             }
+            model::Stage::Closing { .. } if !well => Call::Stays(number, pick.is_multiple_of(2)),
+            model::Stage::Live { .. }
+            | model::Stage::Closing { .. }
+            | model::Stage::Suspended(_)
+            | model::Stage::Ending { .. } => Call::Closed(number, self.draw()),
         }
     }
 
@@ -191,6 +198,7 @@ fn on_model(model: &mut Model, call: Call) -> Box<dyn Debug> {
         Call::Stays(number, by_time) => Box::new(model.stays(number, by_time)),
         Call::Flushed(number, written) => Box::new(model.flushed(number, written)),
         Call::BeginTerminate(number, reason) => Box::new(model.begin_terminate(number, reason)),
+        Call::Over(number) => Box::new(model.over(number)),
         Call::Closed(number, record) => Box::new(model.closed(number, record)),
         Call::Due(limit) => Box::new(model.due(limit)),
         Call::Nothing => Box::new(()),
@@ -219,6 +227,7 @@ fn on_registry(sessions: &mut Sessions, now: Timestamp, call: Call) -> Box<dyn D
         Call::Stays(number, by_time) => Box::new(sessions.stays(now, id(number), by_time)),
         Call::Flushed(number, written) => Box::new(sessions.flushed(now, id(number), written)),
         Call::BeginTerminate(number, reason) => Box::new(sessions.begin_terminate(id(number), reason)),
+        Call::Over(number) => Box::new(sessions.over(id(number))),
         Call::Closed(number, record) => Box::new(sessions.closed(now, id(number), record)),
         Call::Due(limit) => Box::new(sessions.due(now, limit)),
         Call::Nothing => Box::new(()),
@@ -245,7 +254,8 @@ fn step() -> impl Strategy<Value = Step> {
         57..58 => Step::Flushed(a, b % 2 == 0),
         58..63 => Step::BeginTerminate(a, b),
         63..64 => Step::Closed(a),
-        64..82 => Step::Answer(a, b % 4 > 0),
+        64..65 => Step::Over(a),
+        65..82 => Step::Answer(a, b % 4 > 0),
         82..90 => Step::Due(usize::from(b % 5)),
         90..96 => Step::Pass(Time::Deadline(a, i64::from(b % 3) - 1)),
         96..98 => Step::Pass(Time::Millis(i64::from(b % 2))),
@@ -331,6 +341,11 @@ impl StateMachineTest for Twin {
             assert_eq!(found.state, expected.state());
             assert_eq!((found.last_used, found.in_flight), (expected.last_used, expected.runs));
             assert_eq!(sessions.handle(id(expected.number)), expected.handle());
+            let record = match sessions.part(id(expected.number)) {
+                Some(Part::Kept(record)) => Some(*record),
+                Some(Part::Live(_)) | None => None,
+            };
+            assert_eq!(record, expected.record());
             let slot = &sessions.slots[&id(expected.number)];
             assert_eq!(slot.deadline(&sessions.limits), model.deadline(expected));
         }

@@ -1,6 +1,8 @@
 //! The registry once more, so plain that it can be seen to be right: a list of sessions, and everything else looked up in
 //! it anew each time.
 
+mod leaving;
+
 use super::*;
 use crate::eviction::{Fate, Version, Victim};
 use crate::registry::open::RETRY_WHEN_ALL_ARE_BUSY;
@@ -38,6 +40,7 @@ pub(super) enum Stage {
     Flushing { handle: u64, idle: Option<Timestamp>, used: bool },
     Closing { handle: u64, idle: Option<Timestamp>, end: Option<TerminationReason> },
     Suspended(Kept),
+    Ending { record: u64, reason: TerminationReason },
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -45,6 +48,7 @@ pub(super) struct Kept {
     record: u64,
     since: Timestamp,
     expires_at: Timestamp,
+    not_before: Timestamp,
 }
 
 fn plus(at: Timestamp, by: Option<SignedDuration>) -> Timestamp {
@@ -57,7 +61,7 @@ impl Session {
             Stage::Suspended(kept) | Stage::Opening { back: Some(kept), .. } => {
                 SessionState::Suspended { since: kept.since, expires_at: kept.expires_at }
             }
-            Stage::Closing { end: Some(reason), .. } => {
+            Stage::Closing { end: Some(reason), .. } | Stage::Ending { reason, .. } => {
                 SessionState::Terminated { at: self.last_used, reason: *reason }
             }
             Stage::Live { idle: Some(since), .. }
@@ -70,17 +74,31 @@ impl Session {
     }
 
     pub(super) fn takes_a_place(&self) -> bool {
-        !matches!(self.stage, Stage::Suspended(_))
+        !matches!(self.stage, Stage::Suspended(_) | Stage::Ending { .. })
     }
 
     pub(super) fn is_moving(&self) -> bool {
-        matches!(self.stage, Stage::Opening { .. } | Stage::Flushing { .. } | Stage::Closing { .. })
+        !matches!(self.stage, Stage::Live { .. } | Stage::Suspended(_))
     }
 
     pub(super) fn handle(&self) -> Option<u64> {
         match self.stage {
             Stage::Live { handle, .. } | Stage::Flushing { handle, .. } => Some(handle),
-            Stage::Opening { .. } | Stage::Closing { .. } | Stage::Suspended(_) => None,
+            Stage::Opening { .. } | Stage::Closing { .. } | Stage::Suspended(_) | Stage::Ending { .. } => {
+                None
+            }
+        }
+    }
+
+    /// What is kept of it without an engine.
+    pub(super) fn record(&self) -> Option<u64> {
+        match self.stage {
+            Stage::Suspended(kept) | Stage::Opening { back: Some(kept), .. } => Some(kept.record),
+            Stage::Ending { record, .. } => Some(record),
+            Stage::Opening { back: None, .. }
+            | Stage::Live { .. }
+            | Stage::Flushing { .. }
+            | Stage::Closing { .. } => None,
         }
     }
 
@@ -95,6 +113,10 @@ impl Session {
 
     fn is_closing(&self) -> bool {
         matches!(self.stage, Stage::Closing { .. })
+    }
+
+    pub(super) fn is_suspended(&self) -> bool {
+        matches!(self.stage, Stage::Suspended(_))
     }
 
     fn is_flushing(&self) -> bool {
@@ -120,7 +142,7 @@ impl Model {
         let own = || self.sessions.iter().filter(|session| session.who == who);
         Count {
             active: own().filter(|session| session.takes_a_place()).count() as u64,
-            suspended: own().filter(|session| !session.takes_a_place()).count() as u64,
+            suspended: own().filter(|session| session.is_suspended()).count() as u64,
         }
     }
 
@@ -133,8 +155,10 @@ impl Model {
                 let twice = plus(plus(*since, self.limits.idle_timeout), self.limits.idle_timeout);
                 session.peace_until.map_or(twice, |until| until.max(twice))
             }
-            Stage::Suspended(kept) => kept.expires_at,
-            Stage::Opening { .. } | Stage::Flushing { .. } | Stage::Closing { .. } => Timestamp::MAX,
+            Stage::Suspended(kept) => kept.expires_at.max(kept.not_before),
+            Stage::Opening { .. } | Stage::Flushing { .. } | Stage::Closing { .. } | Stage::Ending { .. } => {
+                Timestamp::MAX
+            }
         };
         Some(at).filter(|&at| at != Timestamp::MAX)
     }
@@ -186,14 +210,18 @@ impl Model {
         key: Option<&'static str>,
         record: u64,
         expires_at: Timestamp,
-    ) -> bool {
-        if self.index(number).is_some() {
-            return false;
+    ) -> Tracked<u64> {
+        let minute = SignedDuration::from_mins(1);
+        let not_before = plus(self.now, Some(self.limits.idle_timeout.unwrap_or(minute)));
+        if let Some(session) = self.find(number) {
+            let Stage::Suspended(kept) = &mut session.stage else { return Tracked::Known };
+            *kept = Kept { expires_at, not_before, ..*kept };
+            return Tracked::Again(kept.record);
         }
         let key = key.filter(|key| self.bearer(who, key).is_none());
-        let stage = Stage::Suspended(Kept { record, since: self.now, expires_at });
+        let stage = Stage::Suspended(Kept { record, since: self.now, expires_at, not_before });
         self.sessions.push(self.newcomer(number, who, key, stage));
-        true
+        Tracked::New { evicted: self.crowd_out(who, Some(number)) }
     }
 
     /// Nothing if there is room, else what is to be done for it.
@@ -281,7 +309,9 @@ impl Model {
         let kept = match self.sessions[index].stage {
             Stage::Suspended(kept) => kept,
             Stage::Live { .. } | Stage::Flushing { .. } => return Ok(Ok(Reopening::Live)),
-            Stage::Opening { .. } | Stage::Closing { .. } => return Ok(Ok(Reopening::Wait)),
+            Stage::Opening { .. } | Stage::Closing { .. } | Stage::Ending { .. } => {
+                return Ok(Ok(Reopening::Wait));
+            }
         };
         Ok(self.room(self.sessions[index].who).map(|room| match room {
             None => {
@@ -308,20 +338,32 @@ impl Model {
                 self.engines = engine;
                 Ok(())
             }
-            Stage::Live { .. } | Stage::Flushing { .. } | Stage::Closing { .. } | Stage::Suspended(_) => {
-                Err(TerminationReason::Killed)
-            }
+            Stage::Live { .. }
+            | Stage::Flushing { .. }
+            | Stage::Closing { .. }
+            | Stage::Suspended(_)
+            | Stage::Ending { .. } => Err(TerminationReason::Killed),
         }
     }
 
-    pub(super) fn failed(&mut self, number: u64) -> Option<TerminationReason> {
-        let index = self.index(number)?;
-        let Stage::Opening { back, doomed } = self.sessions[index].stage else { return None };
+    pub(super) fn failed(&mut self, number: u64) -> Failed<u64> {
+        let nothing = Failed { doomed: None, evicted: Vec::new() };
+        let Some(index) = self.index(number) else { return nothing };
+        let Stage::Opening { back, doomed } = self.sessions[index].stage else { return nothing };
         let session = self.sessions.remove(index);
-        if let (Some(kept), None) = (back, doomed) {
-            self.sessions.push(Session { stage: Stage::Suspended(kept), ..session });
+        let (who, record) = (session.who, back.map(|kept| kept.record));
+        match (back, doomed) {
+            (None, _) => Failed { doomed, ..nothing },
+            (Some(_), Some(reason)) => {
+                let stage = Stage::Ending { record: record.unwrap(), reason };
+                self.sessions.push(Session { stage, ..session });
+                Failed { doomed, ..nothing }
+            }
+            (Some(kept), None) => {
+                self.sessions.push(Session { stage: Stage::Suspended(kept), ..session });
+                Failed { evicted: self.crowd_out(who, None), ..nothing }
+            }
         }
-        doomed
     }
 
     pub(super) fn touch(&mut self, number: u64) -> Result<Used, Unusable> {
@@ -333,7 +375,9 @@ impl Model {
                 *used = true;
                 idle.take().is_some()
             }
-            Stage::Opening { .. } | Stage::Closing { .. } => return Err(Unusable::Moving),
+            Stage::Opening { .. } | Stage::Closing { .. } | Stage::Ending { .. } => {
+                return Err(Unusable::Moving);
+            }
             Stage::Suspended(_) => return Err(Unusable::Suspended),
         };
         session.use_it(now);
@@ -359,114 +403,6 @@ impl Model {
         }
     }
 
-    pub(super) fn begin_evict(&mut self, number: u64, version: Version, fate: Fate) -> Evicting<u64> {
-        let Some(session) = self.find(number) else { return Evicting::Stays };
-        let Stage::Live { handle, idle } = session.stage else { return Evicting::Stays };
-        if session.runs > 0 || session.version != version {
-            return Evicting::Stays;
-        }
-        if fate == Fate::Suspended {
-            session.stage = Stage::Flushing { handle, idle, used: false };
-            return Evicting::Flush(handle);
-        }
-        session.stage = Stage::Closing { handle, idle, end: Some(TerminationReason::Evicted) };
-        Evicting::Close(handle)
-    }
-
-    pub(super) fn begin_suspend(&mut self, number: u64) -> Result<Suspending<u64>, Unusable> {
-        let session = self.find(number).ok_or(Unusable::Unknown)?;
-        match session.stage {
-            Stage::Live { .. } if session.runs > 0 => Ok(Suspending::InUse),
-            Stage::Live { handle, idle } => {
-                session.stage = Stage::Flushing { handle, idle, used: false };
-                Ok(Suspending::Flush(handle))
-            }
-            Stage::Suspended(_) => Ok(Suspending::Already),
-            Stage::Opening { .. } | Stage::Flushing { .. } | Stage::Closing { .. } => Err(Unusable::Moving),
-        }
-    }
-
-    pub(super) fn flushed(&mut self, number: u64, written: bool) -> Flushed<u64> {
-        let (now, timeout) = (self.now, self.limits.idle_timeout);
-        let Some(session) = self.find(number) else { return Flushed::Ended };
-        let Stage::Flushing { handle, idle, used } = session.stage else { return Flushed::Ended };
-        if written && !used {
-            session.stage = Stage::Closing { handle, idle, end: None };
-            return Flushed::Close(handle);
-        }
-        session.stage = Stage::Live { handle, idle };
-        if !written {
-            let minute = SignedDuration::from_mins(1);
-            session.peace_until = Some(plus(now, Some(timeout.unwrap_or(minute).min(minute))));
-        }
-        Flushed::Goes
-    }
-
-    pub(super) fn stays(&mut self, number: u64, by_time: bool) -> Option<TerminationReason> {
-        let (now, timeout) = (self.now, self.limits.idle_timeout);
-        let session = self.find(number)?;
-        let Stage::Closing { handle, idle, end } = session.stage else { return None };
-        if end.is_some() {
-            return end;
-        }
-        let minute = SignedDuration::from_mins(1);
-        let short = timeout.unwrap_or(minute).min(minute);
-        let peace = if by_time { timeout.unwrap_or(short) } else { short };
-        session.stage = Stage::Live { handle, idle };
-        session.peace_until = Some(plus(now, Some(peace)));
-        None
-    }
-
-    pub(super) fn begin_terminate(
-        &mut self,
-        number: u64,
-        reason: TerminationReason,
-    ) -> Result<Terminating<u64, u64>, Unusable> {
-        let index = self.index(number).ok_or(Unusable::Unknown)?;
-        let session = &mut self.sessions[index];
-        match &mut session.stage {
-            Stage::Opening { doomed, .. } => {
-                *doomed = doomed.or(Some(reason));
-                Ok(Terminating::Later)
-            }
-            &mut (Stage::Live { handle, idle } | Stage::Flushing { handle, idle, .. }) => {
-                session.stage = Stage::Closing { handle, idle, end: Some(reason) };
-                Ok(Terminating::Close(handle))
-            }
-            Stage::Closing { end, .. } => {
-                *end = end.or(Some(reason));
-                Ok(Terminating::Later)
-            }
-            Stage::Suspended(kept) => {
-                let record = kept.record;
-                self.sessions.remove(index);
-                Ok(Terminating::Gone(record))
-            }
-        }
-    }
-
-    pub(super) fn closed(&mut self, number: u64, record: u64) -> Option<Closed<u64>> {
-        let index = self.index(number)?;
-        let Stage::Closing { end, .. } = self.sessions[index].stage else { return None };
-        let session = self.sessions.remove(index);
-        if let Some(reason) = end {
-            return Some(Closed::Terminated(reason));
-        }
-        let expires_at = plus(self.now, self.limits.suspended_ttl);
-        let who = session.who;
-        let stage = Stage::Suspended(Kept { record, since: self.now, expires_at });
-        self.sessions.push(Session { stage, ..session });
-        let mut evicted = Vec::new();
-        while self.limits.suspended_per_principal_max.is_some_and(|max| self.count(who).suspended > max) {
-            let first = |session: &Session| session.who == who && !session.takes_a_place();
-            let first = self.sessions.iter().position(first).unwrap();
-            let gone = self.sessions.remove(first);
-            let Stage::Suspended(kept) = gone.stage else { panic!("it is suspended") };
-            evicted.push((id(gone.number), kept.record));
-        }
-        Some(Closed::Suspended { expires_at, evicted })
-    }
-
     pub(super) fn due(&mut self, limit: usize) -> Vec<Due<u64, u64>> {
         let mut due = Vec::new();
         while let Some((deadline, number)) = self.first_deadline()
@@ -485,10 +421,14 @@ impl Model {
                     due.push(Due::Suspend(id(number), handle));
                 }
                 Stage::Suspended(kept) => {
-                    self.sessions.remove(index);
+                    let reason = TerminationReason::TtlExpired;
+                    session.stage = Stage::Ending { record: kept.record, reason };
                     due.push(Due::Expired(id(number), kept.record));
                 }
-                Stage::Opening { .. } | Stage::Flushing { .. } | Stage::Closing { .. } => {
+                Stage::Opening { .. }
+                | Stage::Flushing { .. }
+                | Stage::Closing { .. }
+                | Stage::Ending { .. } => {
                     panic!("nothing else has a deadline")
                 }
             }

@@ -81,6 +81,11 @@ const PHASES: &[(&str, Way)] = &[
         sessions.live(at(0), 1, keyed("me", "key"));
         sessions.suspend(at(5 * MINUTE), 1);
     }),
+    ("ending", |sessions| {
+        sessions.live(at(0), 1, keyed("me", "key"));
+        sessions.suspend(at(5 * MINUTE), 1);
+        sessions.begin_terminate(id(1), TerminationReason::BudgetExhausted).unwrap();
+    }),
 ];
 
 const METHODS: &[(&str, Method)] = &[
@@ -112,6 +117,7 @@ const METHODS: &[(&str, Method)] = &[
     ("stays", |sessions| Box::new(sessions.stays(at(NOW), id(1), true))),
     ("begin_terminate", |sessions| Box::new(sessions.begin_terminate(id(1), TerminationReason::Stopped))),
     ("closed", |sessions| Box::new(sessions.closed(at(NOW), id(1), 72))),
+    ("over", |sessions| Box::new(sessions.over(id(1)))),
     ("due", |sessions| Box::new(sessions.due(at(NOW), 1))),
     ("handle", |sessions| Box::new(sessions.handle(id(1)))),
     ("handles", |sessions| Box::new(sessions.handles().map(|(_, handle)| handle).collect::<Vec<_>>())),
@@ -151,6 +157,7 @@ fn whereabouts(sessions: &Sessions) -> String {
         }
         Phase::Closing { handle, next, .. } => format!("closing {handle}, {next:?}"),
         Phase::Suspended(dormant) => format!("suspended {}", dormant.record),
+        Phase::Ending { record, reason } => format!("ending {record}, {reason:?}"),
     };
     let runs = if slot.in_flight > 0 { format!(", {} in flight", slot.in_flight) } else { String::new() };
     format!("{phase}{runs} ({})", slot.state())

@@ -10,11 +10,11 @@ impl Sessions {
         Victim { session: id(number), fate, version: self.slots[&id(number)].version }
     }
 
-    fn suspended(&self, number: u64) -> Admission {
+    fn to_suspend(&self, number: u64) -> Admission {
         Admission::After(self.victim(number, Fate::Suspended))
     }
 
-    fn terminated(&self, number: u64) -> Admission {
+    fn to_terminate(&self, number: u64) -> Admission {
         Admission::After(self.victim(number, Fate::Terminated))
     }
 }
@@ -63,13 +63,13 @@ fn at_the_limit_the_oldest_idle_gives_way_and_its_place_is_taken() {
     let mut sessions = Sessions::new(with(EvictionStrategy::SuspendOldestIdle, 2));
     sessions.live(at(0), 1, owner("me"));
     sessions.live(at(1), 2, owner("me"));
-    assert_eq!(sessions.admit(at(2), id(3), owner("me")), Ok(sessions.suspended(1)), "used longest ago");
+    assert_eq!(sessions.admit(at(2), id(3), owner("me")), Ok(sessions.to_suspend(1)), "used longest ago");
     sessions.touch(at(3), id(1)).unwrap();
-    assert_eq!(sessions.admit(at(4), id(3), owner("me")), Ok(sessions.suspended(2)));
+    assert_eq!(sessions.admit(at(4), id(3), owner("me")), Ok(sessions.to_suspend(2)));
     sessions.begin_use(at(5), id(2)).unwrap();
     assert_eq!(
         sessions.admit(at(6), id(3), owner("me")),
-        Ok(sessions.suspended(1)),
+        Ok(sessions.to_suspend(1)),
         "never one with a run in flight"
     );
     sessions.begin_use(at(7), id(1)).unwrap();
@@ -113,12 +113,12 @@ fn the_own_limit_comes_first_and_concerns_ones_own_alone() {
     sessions.live(at(0), 2, owner("you"));
     assert_eq!(
         sessions.admit(at(6), id(3), owner("me")),
-        Ok(sessions.suspended(1)),
+        Ok(sessions.to_suspend(1)),
         "though another's was used before"
     );
     assert_eq!(
         sessions.admit(at(6), id(3), owner("they")),
-        Ok(sessions.suspended(2)),
+        Ok(sessions.to_suspend(2)),
         "who has none takes the oldest"
     );
     sessions.begin_use(at(7), id(1)).unwrap();
@@ -148,26 +148,31 @@ fn beyond_their_limit_the_suspended_that_nobody_asked_for_longest_are_over() {
     let limits = Limits { suspended_per_principal_max: Some(2), ..roomy() };
     let mut sessions = Sessions::new(limits);
     sessions.track(at(0), id(9), owner("you"), 9, at(MINUTE));
-    for number in 1..=3 {
-        sessions.track(at(0), id(number), owner("me"), number, at(MINUTE));
+    for (number, gone) in [(1, vec![]), (2, vec![]), (3, vec![(id(1), 1)])] {
+        let tracked = sessions.track(at(0), id(number), owner("me"), number, at(MINUTE));
+        assert_eq!(tracked, Tracked::New { evicted: gone });
     }
-    sessions.reopen(at(0), id(1)).unwrap().unwrap();
-    sessions.failed(id(1));
-    assert_eq!(sessions.count(&principal("me")).suspended, 3, "what is told by others is not judged");
+    // 1 had to make room for 3 when that was told of.
+    assert_eq!((sessions.state(1), sessions.count(&principal("me")).suspended), ("terminated", 2));
     sessions.live(at(1), 4, owner("me"));
     let Closed::Suspended { evicted, .. } = sessions.suspend(at(2), 4) else { panic!("suspended") };
-    assert_eq!(evicted, [(id(2), 2), (id(3), 3)]);
-    assert_eq!(
-        (sessions.state(1), sessions.state(4), sessions.state(9)),
-        ("suspended", "suspended", "suspended")
-    );
+    assert_eq!(evicted, [(id(2), 2)]);
+    assert_eq!(["terminated", "suspended", "suspended"], [2, 4, 9].map(|number| sessions.state(number)));
+    // Who comes back and does not get there makes the others give way.
+    sessions.reopen(at(3), id(3)).unwrap().unwrap();
+    sessions.live(at(3), 5, owner("me"));
+    sessions.suspend(at(3), 5);
+    assert_eq!(sessions.failed(id(3)), Failed { doomed: None, evicted: vec![(id(4), 4)] });
+    assert_eq!(["terminated", "suspended", "suspended"], [4, 3, 5].map(|number| sessions.state(number)));
     sessions.audit();
 
     let mut none = Sessions::new(Limits { suspended_per_principal_max: Some(0), ..roomy() });
     none.live(at(0), 1, owner("me"));
     let Closed::Suspended { evicted, .. } = none.suspend(at(0), 1) else { panic!("suspended") };
     assert_eq!(evicted, [(id(1), 1)], "with a limit of nothing, it is the one itself");
-    assert!(none.is_empty());
+    let told = none.track(at(0), id(2), owner("me"), 2, at(MINUTE));
+    assert_eq!(told, Tracked::New { evicted: vec![] }, "who is told of comes in, to be resumed");
+    assert!(none.over(id(1)) && !none.over(id(2)) && none.len() == 1);
     none.audit();
 }
 
@@ -210,10 +215,10 @@ fn who_terminates_takes_the_oldest_of_ones_own_once() {
     sessions.live(at(2), 3, owner("me"));
     sessions.touch(at(9), id(2)).unwrap();
     let ask = |sessions: &mut Sessions| sessions.admit(at(10), id(4), owner("me"));
-    assert_eq!(ask(&mut sessions), Ok(sessions.terminated(2)), "opened first, whenever it was used");
+    assert_eq!(ask(&mut sessions), Ok(sessions.to_terminate(2)), "opened first, whenever it was used");
     sessions.begin_terminate(id(2), TerminationReason::Evicted).unwrap();
     assert_eq!(ask(&mut sessions), Ok(Admission::Wait), "one ends: no other has to");
-    sessions.closed(at(11), id(2), 0).unwrap();
+    assert!(sessions.over(id(2)));
     assert_eq!(ask(&mut sessions), Ok(Admission::Reserved));
     sessions.audit();
 }
@@ -234,14 +239,14 @@ fn one_that_refuses_to_be_suspended_is_left_in_peace_for_a_while() {
     sessions.live(at(0), 1, owner("me"));
     sessions.live(at(1), 2, owner("me"));
     let ask = |sessions: &mut Sessions, now| sessions.admit(at(now), id(3), owner("me"));
-    assert_eq!(ask(&mut sessions, 2), Ok(sessions.suspended(1)));
+    assert_eq!(ask(&mut sessions, 2), Ok(sessions.to_suspend(1)));
     sessions.begin_suspend(id(1)).unwrap();
     assert!(matches!(sessions.flushed(at(3), id(1), false), Flushed::Goes));
-    assert_eq!(ask(&mut sessions, 4), Ok(sessions.suspended(2)), "the next one is asked");
+    assert_eq!(ask(&mut sessions, 4), Ok(sessions.to_suspend(2)), "the next one is asked");
     sessions.begin_use(at(4), id(2)).unwrap();
     let busy = refused(2, false, Some(RETRY_WHEN_ALL_ARE_BUSY));
     assert_eq!(ask(&mut sessions, MINUTE + 2), busy);
-    assert_eq!(ask(&mut sessions, MINUTE + 3), Ok(sessions.suspended(1)));
+    assert_eq!(ask(&mut sessions, MINUTE + 3), Ok(sessions.to_suspend(1)));
     sessions.audit();
 }
 

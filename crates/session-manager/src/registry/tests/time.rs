@@ -31,7 +31,8 @@ fn idle_suspended_and_over_to_the_millisecond() {
     assert_eq!(sessions.get(id(1)).unwrap().state, state);
     assert_eq!(sessions.due(at(SUSPENDED + 6 + DAY), 9), []);
     assert_eq!(sessions.due(at(SUSPENDED + 7 + DAY), 9), [Due::Expired(id(1), 70)]);
-    assert_eq!((sessions.len(), sessions.next_deadline()), (0, None));
+    assert_eq!((sessions.state(1), sessions.next_deadline()), ("terminated", None));
+    assert!(sessions.over(id(1)) && sessions.is_empty());
     sessions.audit();
 }
 
@@ -181,11 +182,27 @@ fn a_failed_resume_changes_no_expiry() {
     assert_eq!(sessions.reopen(at(DAY - 1), id(1)), Ok(Ok(Reopening::Reserved(70))));
     assert_eq!(sessions.next_deadline(), None);
     assert_eq!(sessions.due(at(DAY + 1), 9), [], "what is being opened does not expire");
-    assert_eq!(sessions.failed(id(1)), None);
+    assert_eq!(sessions.failed(id(1)).doomed, None);
     let state = SessionState::Suspended { since: at(0), expires_at: at(DAY) };
     assert_eq!(sessions.get(id(1)).unwrap().state, state);
     assert_eq!(sessions.due(at(DAY + 1), 9), [Due::Expired(id(1), 70)]);
     sessions.audit();
+}
+
+#[test]
+fn what_is_told_of_too_late_can_still_be_resumed() {
+    for (timeout, grace) in [(Some(SignedDuration::from_mins(15)), IDLE), (None, MINUTE)] {
+        let mut sessions = Sessions::new(Limits { idle_timeout: timeout, ..roomy() });
+        sessions.track(at(DAY), id(1), owner("me"), 70, at(0));
+        assert_eq!(sessions.due(at(DAY + grace - 1), 9), []);
+        // Told of again, it has as long again.
+        assert_eq!(sessions.track(at(DAY + 1), id(1), owner("me"), 71, at(1)), Tracked::Again(70));
+        let state = SessionState::Suspended { since: at(DAY), expires_at: at(1) };
+        assert_eq!(sessions.get(id(1)).unwrap().state, state);
+        assert_eq!(sessions.due(at(DAY + grace), 9), []);
+        sessions.audit();
+        assert_eq!(sessions.due(at(DAY + grace + 1), 9), [Due::Expired(id(1), 70)]);
+    }
 }
 
 #[test]
@@ -256,12 +273,12 @@ fn an_end_during_a_suspension_or_an_opening_wins() {
     let second = sessions.begin_terminate(id(1), TerminationReason::Stopped);
     assert!(matches!(second, Ok(Terminating::Later)), "the first reason stays");
     assert_eq!(sessions.closed(at(0), id(1), 0), Some(Closed::Terminated(reason)));
+    assert!(sessions.over(id(1)), "its end is recorded");
 
     sessions.admit(at(0), id(2), owner("me")).unwrap();
     assert!(matches!(sessions.begin_terminate(id(2), reason), Ok(Terminating::Later)));
     assert_eq!(sessions.opened(at(0), id(2), 2), Err(reason));
     assert_eq!(sessions.handles().collect::<Vec<_>>(), [(id(2), 2)], "there is an engine to let go of");
-    assert_eq!(sessions.closed(at(0), id(2), 0), Some(Closed::Terminated(reason)));
-    assert!(sessions.is_empty());
+    assert!(sessions.over(id(2)) && sessions.is_empty());
     sessions.audit();
 }
