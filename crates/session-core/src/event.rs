@@ -175,7 +175,7 @@ pub enum EventKind {
     Summary,
     /// A budget is nearly spent. `{resource, used, limit, percent}`
     Warning,
-    /// A resume came this far. `{step, …}`
+    /// A resume came this far. `{step}`
     SessionResume,
     /// A person gave an answer that holds for the rest of the session. `{scope, …}`; see
     /// [`Grant`](crate::approvals::Grant).

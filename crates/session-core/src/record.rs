@@ -64,11 +64,10 @@ pub fn session_forked(point: ForkPoint) -> NewEvent {
     event(EventKind::SessionForked, None, &fields)
 }
 
-/// A resume came this far, with whatever else there is to say of it.
+/// A resume came this far.
 #[must_use]
-pub fn session_resume(step: ResumeStep, mut rest: Map<String, Value>) -> NewEvent {
-    rest.insert("step".into(), step.code().into());
-    NewEvent::internal(EventKind::SessionResume, None, &Value::Object(rest))
+pub fn session_resume(step: ResumeStep) -> NewEvent {
+    event(EventKind::SessionResume, None, &[("step", Some(json!(step.code())))])
 }
 
 /// What a settlement books.
@@ -203,8 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_of_a_payload_stands_beside_its_first_word() {
-        let rest = Map::from_iter([("n".into(), json!(1))]);
-        assert_eq!(session_resume(ResumeStep::Opened, rest).payload.as_str(), r#"{"n":1,"step":"opened"}"#);
+    fn a_step_is_told_by_its_code() {
+        assert_eq!(session_resume(ResumeStep::Opened).payload.as_str(), r#"{"step":"opened"}"#);
     }
 }

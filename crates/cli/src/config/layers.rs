@@ -193,14 +193,13 @@ fn set(table: &mut Table, key: &str, text: &str) {
     let (section, name) = key.split_once('.').unwrap_or(("", key));
     let Some(Value::Table(section)) = table.get_mut(section) else { return };
     let value = match section.get(name) {
-        Some(Value::Integer(_)) => text.parse().map(Value::Integer).ok(),
+        // A number also where there is no default: no setting that may be left out is a text of digits only.
+        Some(Value::Integer(_)) | None => text.parse().map(Value::Integer).ok(),
         Some(Value::Boolean(_)) => text.parse().map(Value::Boolean).ok(),
         Some(Value::Array(_)) => {
             let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
             Some(Value::Array(words.map(|word| Value::String(word.into())).collect()))
         }
-        // A number where there is no default: no setting that may be left out is a text of digits only.
-        None => text.parse().map(Value::Integer).ok(),
         Some(Value::String(_) | Value::Float(_) | Value::Datetime(_) | Value::Table(_)) => None,
     };
     // What cannot be parsed stays text, and is refused with the name of its layer when the types are checked.

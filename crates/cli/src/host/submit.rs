@@ -27,9 +27,11 @@ impl Operations {
         for (index, wire) in submit.tasks.into_iter().enumerate() {
             let field =
                 wire.name.clone().map_or_else(|| format!("tasks[{index}]"), |name| format!("task {name:?}"));
-            let named = |failure: Failure| match alone {
-                true => failure,
-                false => Failure { message: format!("{field}: {}", failure.message), ..failure },
+            let named = |failure: Failure| {
+                if alone {
+                    return failure;
+                }
+                Failure { message: format!("{field}: {}", failure.message), ..failure }
             };
             let (task, session) = self.task(wire).await.map_err(named)?;
             // A further run goes where the session's workspace lies.
