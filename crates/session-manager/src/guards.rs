@@ -30,7 +30,7 @@ impl<F: SessionFactory> Place<F> {
         self.session
     }
 
-    /// The session is open, unless somebody ended it meanwhile: then its engine is to be let go of, and `closed` to be said.
+    /// The session is open, unless somebody ended it meanwhile: then its engine is to be let go of, and `over` to be said.
     pub(crate) fn open(mut self, handle: HandleOf<F>) -> Result<(), TerminationReason> {
         self.held = false;
         let session = self.session;

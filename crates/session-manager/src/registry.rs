@@ -1,21 +1,20 @@
 //! The sessions of one process: which there are, what is going on with each, and what must happen next. Pure: no clock,
 //! no lock, no I/O, nothing awaited.
 //!
-//! Whoever calls a method that begins something (`admit`, `reopen`, `begin_suspend`, `begin_terminate`, `due`) acts on
-//! the answer outside the lock and reports back (`opened`, `failed`, `flushed`, `stays`, `closed`, `over`). What is going on with a session
-//! is kept in one place, so each engine is let go of by exactly one caller, whoever races.
+//! Whoever calls a method that begins something (`admit`, `reopen`, `begin_suspend`, `begin_evict`, `begin_terminate`,
+//! `due`) acts on the answer outside the lock and reports back (`opened`, `failed`, `flushed`, `stays`, `closed`, `over`).
+//! What is going on with a session is kept in one place, so each engine is let go of by exactly one caller, whoever races.
 //!
 //! ```text
 //!            admit            opened                 due / begin_suspend       flushed             closed
 //!   (none) ────────▶ Opening ────────▶ Live ◀──────────────────────▶ Flushing ─────────▶ Closing ────────▶ Suspended
-//!            reopen     │ failed         │   used meanwhile, or                            ▲  │ closed          │
-//!   Suspended ──────────┘                │   the engine refused                            │  ▼                 │
-//!                                        └─────────── begin_terminate ─────────────────────┘ (none) ◀───────────┘
-//!                                                                                          over    begin_terminate, due
+//!            reopen     │ failed         │   used meanwhile, or                            ▲  │ over      due / │
+//!   Suspended ──────────┘                │   the engine refused                            │  ▼  begin_terminate│
+//!                                        └─────────── begin_terminate ─────────────────────┘ (none) ◀── Ending ◀┘
 //! ```
 //!
-//! From Closing a session may go back to Live (`stays`), while its engine is still there. A suspended one that ends is kept,
-//! with its key, until its end is recorded (Ending).
+//! From Closing a session may go back to Live (`stays`) while its engine is still there: its record did not let it go. A
+//! suspended one that ends is kept with its key until that is recorded (`over`), and is Ending till then.
 //!
 //! Deadlines are lazy: a use only stores its time. An entry that fires is checked against the slot and put back if the
 //! session was used meanwhile, so a sweep costs what is due and a use costs next to nothing.
