@@ -93,6 +93,8 @@ where
                 }
                 Err(error @ UseError::Suspended(_)) => {
                     last = Some(error);
+                    // It may have been bound, renamed or topped up since this process heard of it.
+                    self.track(session).await?;
                     match self.resume(session).await {
                         // Somebody else was faster, or it was over here before that.
                         Ok(_)
