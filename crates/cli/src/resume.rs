@@ -169,7 +169,6 @@ fn refusal(failure: &OpenFailure) -> Refusal {
         OpenFailure::Over(_, reason) => Refusal::Over(reason.clone()),
         OpenFailure::Resume(ResumeError::Ended { reason, .. }) => Refusal::Over(reason.to_string()),
         OpenFailure::Slow(_)
-        | OpenFailure::Store(StoreError::Unavailable(_) | StoreError::Backend(_))
         | OpenFailure::Resume(
             ResumeError::Record { .. }
             | ResumeError::NotReady { .. }
@@ -178,19 +177,11 @@ fn refusal(failure: &OpenFailure) -> Refusal {
             | ResumeError::Leaving(_),
         )
         | OpenFailure::Use(_) => Refusal::Passing(sentence(failure)),
+        OpenFailure::Store(error) if error.may_pass() => Refusal::Passing(sentence(failure)),
         OpenFailure::Unknown(_)
         | OpenFailure::Resume(ResumeError::Engine { .. })
         | OpenFailure::Restore(..)
-        | OpenFailure::Store(
-            StoreError::UnknownSession(_)
-            | StoreError::UnknownRun(_)
-            | StoreError::Busy { .. }
-            | StoreError::Fenced { .. }
-            | StoreError::Transition(_)
-            | StoreError::Conflict(_)
-            | StoreError::Exhausted(_)
-            | StoreError::Corrupt { .. },
-        ) => Refusal::Failed(sentence(failure)),
+        | OpenFailure::Store(_) => Refusal::Failed(sentence(failure)),
     }
 }
 

@@ -73,6 +73,24 @@ pub enum StoreError {
     Backend(#[source] Box<dyn StdError + Send + Sync>),
 }
 
+impl StoreError {
+    /// Whether the same may succeed if it is tried again, although nothing else has changed.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Unavailable(_) | Self::Backend(_) => true,
+            Self::UnknownSession(_)
+            | Self::UnknownRun(_)
+            | Self::Busy { .. }
+            | Self::Fenced { .. }
+            | Self::Transition(_)
+            | Self::Conflict(_)
+            | Self::Exhausted(_)
+            | Self::Corrupt { .. } => false,
+        }
+    }
+}
+
 /// What is there already.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Conflict {

@@ -317,7 +317,7 @@ impl Execution {
                     self.run = run;
                     return Ok(());
                 }
-                Err(error) if is_passing(&error) => self.held_up(&error, wait),
+                Err(error) if error.may_pass() => self.held_up(&error, wait),
                 Err(error) => {
                     self.complain(&error, "the run belongs to another claim");
                     return Err(Came::ToNothing);
@@ -341,7 +341,7 @@ impl Execution {
                     outcome::record(&self.directory(), &self.session, &run, self.coordinator.env().now());
                     return;
                 }
-                Err(error) if is_passing(&error) => self.held_up(&error, wait),
+                Err(error) if error.may_pass() => self.held_up(&error, wait),
                 Err(error) => return self.complain(&error, "the end of the run was not recorded"),
             }
             tokio::select! {
@@ -395,21 +395,6 @@ async fn end_now(mut supervised: Supervised) {
     let ended = async { while let Ok(Some(_)) = supervised.next_report().await {} };
     if tokio::time::timeout(END_BOUND, ended).await.is_err() {
         tracing::warn!("a keeper does not end its tree");
-    }
-}
-
-/// Whether trying again may help.
-fn is_passing(error: &StoreError) -> bool {
-    match error {
-        StoreError::Unavailable(_) | StoreError::Backend(_) => true,
-        StoreError::UnknownSession(_)
-        | StoreError::UnknownRun(_)
-        | StoreError::Busy { .. }
-        | StoreError::Fenced { .. }
-        | StoreError::Transition(_)
-        | StoreError::Conflict(_)
-        | StoreError::Exhausted(_)
-        | StoreError::Corrupt { .. } => false,
     }
 }
 
