@@ -252,6 +252,9 @@ fn one_key_is_one_session_until_that_is_over() {
     let second = run("telegram:dm:42");
     assert_ne!(second, first, "a key never leads to a dead session");
     assert_eq!(home.inspect(&second)["key"], "telegram:dm:42");
+    let mut other = home.command(&["--json", "run", "--key", "telegram:dm:42", "--", "true"]);
+    other.env("USER", "somebody else");
+    assert_ne!(session_of(&session_tests::home::left(other).ok()), second, "a key is its owner's");
     home.run(&["run", "--key", "two\nlines", "--", "true"]).exits(2);
     // A limit that does not hold must not look as if it did.
     let refused = home.run(&["run", "--key", "telegram:dm:42", "--max-turns", "9", "--", "true"]).exits(6);

@@ -9,7 +9,7 @@ use session_core::SessionId;
 use session_core::affinity::RunnerProfile;
 use session_core::env::whole_milliseconds;
 use session_core::error::StoreError;
-use session_core::names::{ExecutorType, Hostname, Label, NameError, Principal};
+use session_core::names::{ExecutorType, Hostname, Label, NameError};
 use session_core::ports::{Ledger as _, SessionStore as _};
 use session_core::run::StopMode;
 use session_core::state::TerminationReason;
@@ -269,11 +269,6 @@ impl Operations {
     /// The settings.
     pub(super) fn config(&self) -> &Config {
         &self.context.config
-    }
-
-    /// Whose sessions this host makes unless somebody says otherwise.
-    pub(super) fn principal(&self) -> Outcome<Principal> {
-        self.context.principal()
     }
 
     pub(super) fn session_id(&self) -> SessionId {

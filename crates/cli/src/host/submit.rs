@@ -21,6 +21,7 @@ use crate::failure::{Failure, Kind, Outcome};
 impl Operations {
     /// Enqueues tasks.
     pub(super) async fn submit(&self, submit: Submit) -> Outcome<Reply> {
+        let principal = Principal::new(&submit.principal).map_err(bad_name)?;
         let mut place = Place::Runner(self.profile().id);
         let mut tasks = Vec::with_capacity(submit.tasks.len());
         let alone = submit.tasks.len() == 1 && submit.tasks[0].name.is_none();
@@ -33,20 +34,19 @@ impl Operations {
                 }
                 Failure { message: format!("{field}: {}", failure.message), ..failure }
             };
-            let (task, session) = self.task(wire).await.map_err(named)?;
+            let (task, session) = self.task(wire, &principal).await.map_err(named)?;
             // A further run goes where the session's workspace lies.
             if let Some(runner) = session.and_then(|session| session.workspace.runner) {
                 place = Place::Runner(runner);
             }
             tasks.push(task);
         }
-        let principal = Principal::new(&submit.principal).map_err(bad_name)?;
         let submission = Submission { principal, place, at_once: submit.at_once, tasks };
         let runs = self.coordinator().submit(submission).await?;
         Ok(Reply::Submitted(runs.iter().map(|run| Enqueued { session: run.session, run: run.id }).collect()))
     }
 
-    async fn task(&self, wire: TaskWire) -> Outcome<(Task, Option<ManagedSession>)> {
+    async fn task(&self, wire: TaskWire, principal: &Principal) -> Outcome<(Task, Option<ManagedSession>)> {
         let TaskWire { name, after, session, argv, base_env, env, timeout, priority } = wire;
         for (name, value) in &env {
             check_variable(name, value).map_err(|error| Failure::of(Kind::Usage, &error))?;
@@ -58,7 +58,7 @@ impl Operations {
                 Ok((task(session, argv, overlay(base_env, env), timeout), None))
             }
             SessionWire::Keyed { key, new } => {
-                let session = self.keyed(&key, &new).await?;
+                let session = self.keyed(principal, &key, &new).await?;
                 can_take_a_turn(&session)?;
                 let place = TaskSession::Existing(session.id);
                 Ok((task(place, argv, overlay(base_env, env), timeout), Some(session)))
@@ -77,15 +77,19 @@ impl Operations {
 
     /// The session that bears this key of the caller's; made if there is none. What was asked of a new one and does not hold
     /// for the one that is there is refused: a limit that is not set must not look as if it were.
-    async fn keyed(&self, key: &str, wire: &NewSessionWire) -> Outcome<ManagedSession> {
+    async fn keyed(
+        &self,
+        principal: &Principal,
+        key: &str,
+        wire: &NewSessionWire,
+    ) -> Outcome<ManagedSession> {
         let key = ExternalKey::new(key).map_err(bad_name)?;
         let Draft { label, agent, kind, project, metadata, budget, parent } = self.new_session(wire)?;
-        let principal = self.principal()?;
         let id = self.session_id();
         let asked = (label.clone(), kind, project.clone(), metadata.clone(), budget);
         let new = NewSession {
             id,
-            principal,
+            principal: principal.clone(),
             label,
             agent,
             kind,
