@@ -195,21 +195,27 @@ impl<F: SessionFactory> SessionManager<F> {
         let owner = Owner { principal: session.principal.clone(), key: session.key.clone() };
         let kept = Arc::new(Kept::new(session.clone(), None, recorded));
         let expires_at = expires_at.map(|at| self.inner.steady.of_wall(at));
-        let tracked = self.change(|state, now| {
+        let tracked = {
+            let now = self.steady_now();
+            let mut state = self.lock();
             if state.parting.is_some() {
                 return Err(TrackError::Leaving(id));
             }
             let expires_at = expires_at.unwrap_or_else(|| {
                 now.saturating_add(ttl.unwrap_or(SignedDuration::MAX)).unwrap_or(Timestamp::MAX)
             });
-            match state.registry.track(now, id, owner, kept, expires_at) {
-                Tracked::New { evicted } => Ok(evicted),
-                Tracked::Again(kept) if kept.renew(session, recorded) => Ok(Vec::new()),
-                Tracked::Again(_) | Tracked::Known => Err(TrackError::Known(id)),
+            state.registry.track(now, id, owner, kept, expires_at)
+        };
+        match tracked {
+            Tracked::New { evicted } => {
+                // There is a deadline more. What is only renewed wakes nobody: whoever waits for room renews it each time.
+                self.change(|_, _| ());
+                self.record_evicted(evicted);
+                Ok(())
             }
-        });
-        self.record_evicted(tracked?);
-        Ok(())
+            Tracked::Again(kept) if kept.renew(session, recorded) => Ok(()),
+            Tracked::Again(_) | Tracked::Known => Err(TrackError::Known(id)),
+        }
     }
 
     /// Asks for a place until there is one, or it is certain that there will be none.
