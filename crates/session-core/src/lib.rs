@@ -44,6 +44,7 @@ pub mod names;
 pub mod ports;
 pub mod record;
 pub mod run;
+pub mod sandbox;
 pub mod session;
 pub mod state;
 #[cfg(feature = "testing")]
@@ -57,5 +58,6 @@ pub use event::{Event, EventKind, NewEvent, Seq};
 pub use ids::{CrewId, Id, IdError, RunId, RunnerId, SessionId, SessionRef};
 pub use ports::Store;
 pub use run::{Ending, Fence, Run, RunPhase};
+pub use sandbox::SandboxSpec;
 pub use session::{ManagedSession, SessionSummary, WorkspaceKind};
 pub use state::{SessionState, TerminationReason};
