@@ -150,6 +150,8 @@ pub enum EventKind {
     SessionForked,
     /// A run changed its state. `{from, to, reason?, exit_code?, signal?, message?}`
     RunState,
+    /// What the kernel holds of the session's sandbox in this run. `{level, policy, network, gaps, …}`
+    RunSandbox,
     /// An executor bound itself to the session. `{executor, executor_session_id, runner, hostname, project_dir}`
     Bound,
     /// Somebody said something. `{role, text}`
@@ -169,7 +171,8 @@ pub enum EventKind {
     Permission,
     /// Something went wrong, and the run went on.
     Error,
-    /// What a run came to. `{last_line?, stdout_bytes, stderr_bytes, …}`
+    /// What a run came to. `{last_line?, stdout_bytes, stderr_bytes, changed?, …}; `changed` are names in the workspace that
+    /// run code elsewhere and are not as they were.`
     Result,
     /// A summary that stands for the events up to number `upto`. `{text, upto}`
     Summary,
@@ -195,6 +198,7 @@ impl EventKind {
             Self::SessionBudget => "session.budget",
             Self::SessionForked => "session.forked",
             Self::RunState => "run.state",
+            Self::RunSandbox => "run.sandbox",
             Self::Bound => "bound",
             Self::Message => "message",
             Self::Thought => "thought",
@@ -224,6 +228,7 @@ impl EventKind {
             | Self::SessionForked
             | Self::SessionResume
             | Self::RunState
+            | Self::RunSandbox
             | Self::Bound
             | Self::Usage
             | Self::Warning
@@ -259,6 +264,7 @@ impl FromStr for EventKind {
             "session.budget" => Self::SessionBudget,
             "session.forked" => Self::SessionForked,
             "run.state" => Self::RunState,
+            "run.sandbox" => Self::RunSandbox,
             "bound" => Self::Bound,
             "message" => Self::Message,
             "thought" => Self::Thought,
@@ -306,7 +312,7 @@ mod tests {
 
     #[test]
     fn kinds_are_parsed_back() {
-        let known = "session.created session.state session.label session.budget session.forked run.state bound message thought tool_call tool_result plan usage permission error result summary warning session.resume grant";
+        let known = "session.created session.state session.label session.budget session.forked run.state run.sandbox bound message thought tool_call tool_result plan usage permission error result summary warning session.resume grant";
         for name in known.split(' ') {
             let kind: EventKind = name.parse().unwrap();
             assert!(!matches!(kind, EventKind::Other(_)), "{name}");
@@ -318,7 +324,7 @@ mod tests {
 
     #[test]
     fn what_the_program_did_only_the_program_says() {
-        let reserved = "session.created session.state session.label session.budget session.forked session.resume session.imported session.thing run.state bound usage warning grant";
+        let reserved = "session.created session.state session.label session.budget session.forked session.resume session.imported session.thing run.state run.sandbox bound usage warning grant";
         let free = "message thought tool_call tool_result plan permission error result summary vendor.thing sessions";
         for (names, expected) in [(reserved, true), (free, false)] {
             for name in names.split(' ') {

@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::budget::{Account, Budget, Resource, Settled, Usage, WARN_AT_PERCENT};
-use crate::event::{EventKind, NewEvent};
+use crate::event::{EventKind, NewEvent, Payload};
 use crate::ids::RunId;
 use crate::names::{Label, Principal};
 use crate::ports::ResumeStep;
@@ -23,6 +23,7 @@ pub fn session_created(new: &NewSession, generation: Option<&Generation>) -> New
     let fields = [
         ("workspace", Some(json!(new.kind.as_str()))),
         ("project", new.project.as_ref().map(|project| json!(project))),
+        ("sandbox", Some(json!(new.sandbox))),
         ("key", new.key.as_ref().map(|key| json!(key))),
         ("label", new.label.as_ref().map(|label| json!(label))),
         ("agent", new.agent.as_ref().map(|agent| json!(agent))),
@@ -137,6 +138,12 @@ pub fn run_state(run: RunId, from: Option<RunPhase>, to: RunPhase, ending: Optio
         ("message", ending.filter(|ending| !ending.message.is_empty()).map(|ending| json!(ending.message))),
     ];
     event(EventKind::RunState, Some(run), &fields)
+}
+
+/// What the kernel holds of the session's sandbox in this run.
+#[must_use]
+pub fn run_sandbox(run: RunId, report: Payload) -> NewEvent {
+    NewEvent { run: Some(run), kind: EventKind::RunSandbox, payload: report, origin: None }
 }
 
 /// An executor bound itself to the session.

@@ -8,6 +8,7 @@ use std::fmt;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::affinity::Affinity;
+use crate::event::Payload;
 use crate::ids::{CrewId, RunId, RunnerId, SessionId};
 use crate::state::{InvalidTransition, code_enum};
 
@@ -40,6 +41,9 @@ pub struct Run {
     pub created_at: Timestamp,
     /// When its executor was up.
     pub started_at: Option<Timestamp>,
+    /// What the kernel really holds of its session's sandbox, as its runner found it: a JSON object. There once the
+    /// executor was up.
+    pub sandbox: Option<Payload>,
 }
 
 impl Run {
@@ -199,6 +203,8 @@ code_enum! {
         HostLost = "host_lost",
         /// The sandbox that it needs is not to be had here.
         SandboxUnavailable = "sandbox_unavailable",
+        /// It used up more memory or disk than it may.
+        LimitExceeded = "limit_exceeded",
         /// A run that it waits for did not complete.
         DependencyFailed = "dependency_failed",
         /// Somebody asked for it.

@@ -13,6 +13,7 @@ use crate::identity::{IdentityKey, SessionIdentity};
 use crate::ids::{RunnerId, SessionId};
 use crate::names::{AgentKey, ExecutorSessionId, ExecutorType, ExternalKey, Hostname, Label, Principal};
 use crate::run::{Run, RunPhase};
+use crate::sandbox::SandboxSpec;
 use crate::state::{InvalidTransition, SessionState};
 
 /// A session as it is stored.
@@ -32,6 +33,8 @@ pub struct ManagedSession {
     pub agent: Option<AgentKey>,
     /// The directory it works in.
     pub workspace: WorkspaceSpec,
+    /// What its processes may touch, reach and use up. Never changes.
+    pub sandbox: SandboxSpec,
     /// Whatever its creator wants to remember, a JSON object.
     pub metadata: Payload,
     /// What it may use up.
@@ -141,6 +144,8 @@ pub struct NewSession {
     pub kind: WorkspaceKind,
     /// The project, for every kind but `scratch`.
     pub project: Option<Utf8PathBuf>,
+    /// What its processes may touch, reach and use up.
+    pub sandbox: SandboxSpec,
     /// Whatever its creator wants to remember, a JSON object.
     pub metadata: Payload,
     /// What it may use up.

@@ -177,6 +177,7 @@ fn pending(
         stop: None,
         created_at: now,
         started_at: None,
+        sandbox: None,
     }
 }
 

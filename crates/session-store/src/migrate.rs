@@ -33,6 +33,12 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
         sqlite: include_str!("../migrations/sqlite/0002_lifecycle.sql"),
         postgres: include_str!("../migrations/postgres/0002_lifecycle.sql"),
     },
+    Migration {
+        version: 3,
+        name: "sandbox",
+        sqlite: include_str!("../migrations/sqlite/0003_sandbox.sql"),
+        postgres: include_str!("../migrations/postgres/0003_sandbox.sql"),
+    },
 ];
 
 /// The key of PostgreSQL's advisory lock around a migration: "roomette" in ASCII.

@@ -96,6 +96,7 @@ row! {
         tool_calls_reserved: i64,
         turns_reserved: i64,
         cost_micros_reserved: i64,
+        sandbox: String,
     }
 }
 
@@ -127,6 +128,7 @@ row! {
         exit_code: Option<i64>,
         exit_signal: Option<i64>,
         message: Option<String>,
+        sandbox: Option<String>,
     }
 }
 
@@ -229,6 +231,7 @@ impl SessionRow {
             label: row.maybe("label", self.label.as_deref())?,
             agent: row.maybe("agent", self.agent.as_deref())?,
             workspace,
+            sandbox: row.json("sandbox", serde_json::from_str(&self.sandbox))?,
             budget,
             usage: usage(used),
             reserved: usage(reserved),
@@ -335,6 +338,7 @@ impl RunRow {
             stop,
             created_at: row.time("created_at_ms", self.created_at_ms)?,
             started_at: row.maybe_time("started_at_ms", self.started_at_ms)?,
+            sandbox: self.sandbox.map(Payload::from_record),
         })
     }
 

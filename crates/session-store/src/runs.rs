@@ -82,6 +82,8 @@ pub(crate) const EXPIRED: Sql = Sql::Each {
                ORDER BY r.lease_until_ms, r.position LIMIT $2 FOR NO KEY UPDATE OF s, r SKIP LOCKED",
 };
 
+const SET_SANDBOX: Sql = sql!("UPDATE runs SET sandbox = $2 WHERE id = $1");
+
 const ON_RUNNER: Sql = sql!(
     "UPDATE sessions SET workspace_runner = $2, workspace_removed_at_ms = NULL \
      WHERE id = $1 AND (workspace_runner IS NULL OR workspace_runner <> $2 OR workspace_removed_at_ms IS NOT NULL)"
@@ -321,14 +323,17 @@ pub(crate) async fn not_over(tx: &mut Tx<'_>, session: SessionId) -> StoreResult
 pub(crate) async fn advance(
     tx: &mut Tx<'_>,
     fence: Fence,
-    to: RunProgress,
+    to: &RunProgress,
     now: Timestamp,
 ) -> StoreResult<Run> {
-    let progress = match to {
-        RunProgress::Starting => RunStep::Start,
-        RunProgress::Running => RunStep::Ready,
-    };
-    let (run, lease) = held(tx, fence, progress.name()).await?;
+    let progress = to.step();
+    let (mut run, lease) = held(tx, fence, progress.name()).await?;
+    if let RunProgress::Running { sandbox: Some(report) } = to {
+        run.state.phase().on(progress)?;
+        tx.write(&SET_SANDBOX, args![run.id, report.as_str()]).await?;
+        tx.record(run.session, record::run_sandbox(run.id, report.clone()), now);
+        run.sandbox = Some(report.clone());
+    }
     let run = step(tx, run, progress, Some(lease), None, now).await?;
     tx.write(&ON_RUNNER, args![run.session, lease.runner]).await?;
     Ok(run)

@@ -308,7 +308,7 @@ impl RunStore for SqlStore {
     }
 
     async fn advance(&self, fence: Fence, to: RunProgress, now: Timestamp) -> StoreResult<Run> {
-        change!(self, [], tx => runs::advance(tx, fence, to, now)).await
+        change!(self, [to], tx => runs::advance(tx, fence, &to, now)).await
     }
 
     async fn bind(&self, fence: Fence, binding: Binding, now: Timestamp) -> StoreResult<()> {

@@ -62,7 +62,7 @@ macro_rules! new_session {
     () => {
         "INSERT INTO sessions (id, principal, state, state_at_ms, label, agent, workspace_kind, project, metadata, \
          tokens_max, tool_calls_max, turns_max, cost_micros_max, parent, identity_key, generation, previous, \
-         created_at_ms, active_at_ms, external_key) "
+         created_at_ms, active_at_ms, external_key, sandbox) "
     };
 }
 
@@ -71,13 +71,13 @@ const INSERT_SESSIONS: Sql = Sql::Each {
         new_session!(),
         "SELECT value->>0, value->>1, value->>2, value->>3, value->>4, value->>5, value->>6, value->>7, value->>8, \
          value->>9, value->>10, value->>11, value->>12, value->>13, value->>14, value->>15, value->>16, value->>17, \
-         value->>17, value->>18 FROM json_each($1) WHERE true ON CONFLICT DO NOTHING RETURNING id"
+         value->>17, value->>18, value->>19 FROM json_each($1) WHERE true ON CONFLICT DO NOTHING RETURNING id"
     ),
     postgres: concat!(
         new_session!(),
         "SELECT v->>0, v->>1, v->>2, (v->>3)::bigint, v->>4, v->>5, v->>6, v->>7, v->>8, (v->>9)::bigint, \
          (v->>10)::bigint, (v->>11)::bigint, (v->>12)::bigint, v->>13, v->>14, (v->>15)::bigint, v->>16, \
-         (v->>17)::bigint, (v->>17)::bigint, v->>18 FROM json_array_elements($1::json) AS v \
+         (v->>17)::bigint, (v->>17)::bigint, v->>18, v->>19 FROM json_array_elements($1::json) AS v \
          ON CONFLICT DO NOTHING RETURNING id"
     ),
 };
@@ -306,6 +306,8 @@ fn columns(new: &NewSession, generation: Option<Generation>, state: SessionState
         generation.and_then(|generation| generation.previous),
         now,
         new.key.as_ref().map(ExternalKey::as_str),
+        // Text, numbers and paths: there is nothing that JSON could not hold.
+        serde_json::to_string(&new.sandbox).unwrap_or_default(),
     ]
 }
 
@@ -325,6 +327,7 @@ pub(crate) fn inserted(
         label: new.label,
         agent: new.agent,
         workspace: WorkspaceSpec { kind: new.kind, project: new.project, runner: None, removed_at: None },
+        sandbox: new.sandbox,
         metadata: new.metadata,
         budget: new.budget,
         usage: Usage::NONE,

@@ -37,6 +37,7 @@ pub fn fold(events: &[Event]) -> History {
             | EventKind::SessionBudget
             | EventKind::SessionForked
             | EventKind::RunState
+            | EventKind::RunSandbox
             | EventKind::Bound
             | EventKind::Plan
             | EventKind::Usage

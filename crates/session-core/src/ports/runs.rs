@@ -7,7 +7,7 @@ use crate::affinity::{Affinity, RunnerProfile};
 use crate::error::StoreResult;
 use crate::event::Payload;
 use crate::ids::{CrewId, RunId, RunnerId, SessionId};
-use crate::run::{Ending, Fence, Run, RunSpec, StopMode};
+use crate::run::{Ending, Fence, Run, RunSpec, RunStep, StopMode};
 use crate::session::{Binding, ManagedSession, NewSession};
 
 /// The queue of runs. Every change of a run's state is a compare-and-set on state and epoch, in one transaction
@@ -39,7 +39,8 @@ pub trait RunStore: Send + Sync {
         now: Timestamp,
     ) -> StoreResult<Option<ClaimedRun>>;
 
-    /// `claimed → starting`, or `starting → running`; the latter sets `started_at`. The session's workspace is
+    /// `claimed → starting`, or `starting → running`; the latter sets `started_at` and the run's `sandbox`, and appends
+    /// a `run.sandbox` event before the `run.state` event where one is given. The session's workspace is
     /// recorded to lie on the claim's runner, and no longer as removed. `UnknownRun`, `Fenced`, `Transition`.
     async fn advance(&self, fence: Fence, to: RunProgress, now: Timestamp) -> StoreResult<Run>;
 
@@ -155,12 +156,29 @@ pub struct ClaimedRun {
 }
 
 /// How far a run has come on its runner.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum RunProgress {
     /// Workspace and executor are being made.
     Starting,
     /// The executor is up.
-    Running,
+    Running {
+        /// What the kernel really holds of the session's sandbox, a JSON object; `None` where nobody can say.
+        sandbox: Option<Payload>,
+    },
+}
+
+impl RunProgress {
+    /// The executor is up, in nobody knows what.
+    pub const RUNNING: Self = Self::Running { sandbox: None };
+
+    /// The step that it is.
+    #[must_use]
+    pub fn step(&self) -> RunStep {
+        match self {
+            Self::Starting => RunStep::Start,
+            Self::Running { .. } => RunStep::Ready,
+        }
+    }
 }
 
 /// What a runner is to do with a run that it holds.

@@ -9,7 +9,7 @@ use session_core::names::{AgentKey, ExecutorType, ExternalKey, Label, Principal}
 use session_core::ports::{NewCrew, NewRun, RunOf};
 use session_core::run::RunSpec;
 use session_core::session::NewSession;
-use session_core::{Env, SessionId, WorkspaceKind};
+use session_core::{Env, SandboxSpec, SessionId, WorkspaceKind};
 
 use super::DispatchError;
 use crate::crew::{self, CrewError, Node};
@@ -68,6 +68,8 @@ pub struct Draft {
     pub kind: WorkspaceKind,
     /// The project, for every kind but `scratch`.
     pub project: Option<Utf8PathBuf>,
+    /// What its processes may touch, reach and use up.
+    pub sandbox: SandboxSpec,
     /// A JSON object.
     pub metadata: Payload,
     /// What it may use up.
@@ -145,9 +147,9 @@ fn new_run(task: Task, after: Vec<usize>, principal: &Principal, place: &Place, 
 }
 
 fn new_session(draft: Draft, key: Option<ExternalKey>, principal: &Principal, env: &Env) -> NewSession {
-    let Draft { label, agent, kind, project, metadata, budget, parent } = draft;
+    let Draft { label, agent, kind, project, sandbox, metadata, budget, parent } = draft;
     let (id, principal) = (env.session_id(), principal.clone());
-    NewSession { id, principal, label, agent, kind, project, metadata, budget, parent, key }
+    NewSession { id, principal, label, agent, kind, project, sandbox, metadata, budget, parent, key }
 }
 
 fn check(task: &Task, field: &str) -> Result<(), DispatchError> {
@@ -220,6 +222,7 @@ mod tests {
                 agent: None,
                 kind: WorkspaceKind::Scratch,
                 project: None,
+                sandbox: SandboxSpec::default(),
                 metadata: Payload::parse("{}").unwrap(),
                 budget: Budget::default(),
                 parent: None,

@@ -11,7 +11,7 @@ use session_core::names::{AgentKey, ExternalKey, Label, Principal};
 use session_core::ports::{LifecycleEvent, SessionFactory};
 use session_core::session::{NewSession, WorkspaceSpec};
 use session_core::state::TerminationReason;
-use session_core::{ManagedSession, SessionId, SessionState, WorkspaceKind};
+use session_core::{ManagedSession, SandboxSpec, SessionId, SessionState, WorkspaceKind};
 use tokio::time::timeout;
 
 use super::engine::NoEngine;
@@ -42,6 +42,8 @@ pub struct SessionRequest {
     pub kind: WorkspaceKind,
     /// The project, for every kind but `scratch`.
     pub project: Option<Utf8PathBuf>,
+    /// What its processes may touch, reach and use up.
+    pub sandbox: SandboxSpec,
     /// Whatever its creator wants to remember, a JSON object.
     pub metadata: Payload,
     /// What it may use up.
@@ -61,6 +63,7 @@ impl SessionRequest {
             parent_agent: None,
             kind: WorkspaceKind::Scratch,
             project: None,
+            sandbox: SandboxSpec::default(),
             metadata: Payload::from_record("{}".into()),
             budget: Budget::default(),
         }
@@ -79,6 +82,7 @@ impl SessionRequest {
             agent: self.agent,
             kind: self.kind,
             project: self.project,
+            sandbox: self.sandbox,
             metadata: self.metadata,
             budget: self.budget,
             parent: self.parent,
@@ -323,6 +327,7 @@ fn fresh(new: &NewSession, now: Timestamp) -> ManagedSession {
             runner: None,
             removed_at: None,
         },
+        sandbox: new.sandbox.clone(),
         metadata: new.metadata.clone(),
         budget: new.budget,
         usage: Usage::NONE,

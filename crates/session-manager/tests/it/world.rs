@@ -256,6 +256,7 @@ impl World {
             label: None,
             agent: None,
             workspace: WorkspaceSpec { kind, project: None, runner: None, removed_at: None },
+            sandbox: session_core::SandboxSpec::default(),
             metadata,
             budget,
             usage: Usage::NONE,

@@ -69,6 +69,7 @@ pub fn new_session(env: &Env) -> NewSession {
         agent: None,
         kind: WorkspaceKind::Scratch,
         project: None,
+        sandbox: session_core::SandboxSpec::default(),
         metadata: Payload::parse("{}").unwrap(),
         budget: session_core::budget::Budget::default(),
         parent: None,

@@ -13,6 +13,7 @@ use crate::ids::{RunId, SessionId};
 use crate::names::ExecutorType;
 use crate::ports::{Author, ClaimedRun, NewCrew, NewRun, Page, RunOf, RunProgress, SessionFilter, Store};
 use crate::run::{Ending, Exit, Fence, Run, RunPhase, RunSpec};
+use crate::sandbox::SandboxSpec;
 use crate::session::{Binding, ManagedSession, NewSession, OpenSession, WorkspaceKind};
 use crate::state::{SessionState, Trigger};
 use crate::testing::ManualClock;
@@ -93,6 +94,7 @@ impl Fixture {
             agent: None,
             kind: WorkspaceKind::Scratch,
             project: None,
+            sandbox: SandboxSpec::default(),
             metadata: Payload::parse("{}").unwrap(),
             budget: Budget::default(),
             parent: None,
@@ -200,7 +202,7 @@ impl Fixture {
     /// Brings a claimed run to `running`.
     pub async fn start(&self, fence: Fence) -> Run {
         self.store.advance(fence, RunProgress::Starting, self.now()).await.unwrap();
-        self.store.advance(fence, RunProgress::Running, self.now()).await.unwrap()
+        self.store.advance(fence, RunProgress::RUNNING, self.now()).await.unwrap()
     }
 
     /// Ends a running run well.

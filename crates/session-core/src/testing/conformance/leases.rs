@@ -47,7 +47,7 @@ async fn every_write(f: &Fixture, fence: Fence) -> Vec<(&'static str, Result<(),
     let message = vec![Fixture::message("stale")];
     vec![
         ("starting", store.advance(fence, RunProgress::Starting, now).await.map(drop)),
-        ("running", store.advance(fence, RunProgress::Running, now).await.map(drop)),
+        ("running", store.advance(fence, RunProgress::RUNNING, now).await.map(drop)),
         ("requeue", store.requeue(fence, now).await.map(drop)),
         ("bind", store.bind(fence, binding, now).await),
         ("renew", store.renew(fence, LEASE, now).await.map(drop)),
@@ -71,11 +71,23 @@ pub async fn a_run_advances_step_by_step(f: &Fixture) {
     let workspace = f.store.session(claimed.session).await.unwrap().unwrap().workspace;
     assert_eq!((workspace.runner, workspace.removed_at), (Some(runner.id), None), "it is made anew");
     f.advance(TICK);
-    let running = f.store.advance(claimed.fence(), RunProgress::Running, f.now()).await.unwrap();
-    assert_eq!(running, Run { state: RunState::Running(held), started_at: Some(f.now()), ..claimed.clone() });
+    let report = Payload::parse("{ \"level\": \"full\", \"gaps\": [\"'ä'\"] }").unwrap();
+    let to = RunProgress::Running { sandbox: Some(report.clone()) };
+    let running = f.store.advance(claimed.fence(), to, f.now()).await.unwrap();
+    let expected = Run {
+        state: RunState::Running(held),
+        started_at: Some(f.now()),
+        sandbox: Some(report.clone()),
+        ..claimed.clone()
+    };
+    assert_eq!(running, expected);
     assert_eq!(f.run(claimed.id).await, running);
     let step = |from, to| record::run_state(claimed.id, Some(from), to, None);
-    let steps = [step(RunPhase::Claimed, RunPhase::Starting), step(RunPhase::Starting, RunPhase::Running)];
+    let steps = [
+        step(RunPhase::Claimed, RunPhase::Starting),
+        record::run_sandbox(claimed.id, report),
+        step(RunPhase::Starting, RunPhase::Running),
+    ];
     assert_eq!(f.records(claimed.session).await[3..], steps);
 }
 
@@ -83,10 +95,10 @@ pub async fn a_run_advances_step_by_step(f: &Fixture) {
 pub async fn every_step_of_a_run_is_by_the_table(f: &Fixture) {
     let runner = f.new_runner();
     for &phase in RunPhase::ALL {
-        for (to, step) in [(RunProgress::Starting, RunStep::Start), (RunProgress::Running, RunStep::Ready)] {
+        for (to, step) in [(RunProgress::Starting, RunStep::Start), (RunProgress::RUNNING, RunStep::Ready)] {
             let run = run_in(f, &runner, phase).await;
             let before = f.snapshot(run.session).await;
-            let outcome = f.store.advance(run.fence(), to, f.now()).await;
+            let outcome = f.store.advance(run.fence(), to.clone(), f.now()).await;
             let allowed = phase.is_in_flight() && phase.on(step).is_ok();
             assert_eq!(outcome.is_ok(), allowed, "{phase} to {to:?}: {outcome:?}");
             tidy(f, &runner, &run, outcome.is_ok(), before).await;

@@ -52,6 +52,7 @@ pub async fn an_enqueued_run_is_there_as_it_was_given(f: &Fixture) {
             stop: None,
             created_at: f.now(),
             started_at: None,
+            sandbox: None,
         };
         assert_eq!(run, expected);
         assert_eq!(f.run(run.id).await, expected);
@@ -127,7 +128,7 @@ pub async fn a_session_does_one_run_at_a_time(f: &Fixture) {
     refuse(RunPhase::Claimed).await;
     f.store.advance(fence, crate::ports::RunProgress::Starting, f.now()).await.unwrap();
     refuse(RunPhase::Starting).await;
-    f.store.advance(fence, crate::ports::RunProgress::Running, f.now()).await.unwrap();
+    f.store.advance(fence, crate::ports::RunProgress::RUNNING, f.now()).await.unwrap();
     refuse(RunPhase::Running).await;
     f.complete(fence).await;
     f.enqueue([f.resume(session)]).await;
@@ -363,7 +364,7 @@ pub async fn in_flight_shows_what_a_runner_holds(f: &Fixture) {
     for advance in 0..3 {
         f.advance(TICK);
         let mut run = f.claimed(&runner).await;
-        for to in [crate::ports::RunProgress::Starting, crate::ports::RunProgress::Running]
+        for to in [crate::ports::RunProgress::Starting, crate::ports::RunProgress::RUNNING]
             .into_iter()
             .take(advance)
         {

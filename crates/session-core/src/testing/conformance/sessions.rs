@@ -10,6 +10,7 @@ use crate::error::{Conflict, StoreError};
 use crate::event::{Event, NewEvent, Payload, Seq};
 use crate::ports::{Author, SessionFilter};
 use crate::record;
+use crate::sandbox::{NetworkSpec, SandboxLevel, SandboxSpec};
 use crate::session::{ManagedSession, NewSession, WorkspaceKind};
 use crate::state::{SessionState, TerminationReason, Trigger};
 
@@ -28,6 +29,12 @@ pub async fn a_created_session_is_there_as_it_was_given(f: &Fixture) {
         agent: Some("a:b/c".parse().unwrap()),
         kind: WorkspaceKind::Worktree,
         project: Some("/répo/with space".into()),
+        sandbox: SandboxSpec {
+            level: SandboxLevel::Floor,
+            read: ["/opt/'tools'".into()].into(),
+            network: NetworkSpec::Allow(["*.example.com:443".parse().unwrap()].into()),
+            ..SandboxSpec::default()
+        },
         metadata: Payload::parse("{ \"b\" : 1.0 , \"a\":\"\\u00e9 '\" }").unwrap(),
         budget: Budget {
             tokens_max: u64::from(u32::MAX) + 1,
@@ -48,6 +55,7 @@ pub async fn a_created_session_is_there_as_it_was_given(f: &Fixture) {
         agent: created.agent.clone(),
         kind: created.workspace.kind,
         project: created.workspace.project.clone(),
+        sandbox: created.sandbox.clone(),
         metadata: created.metadata.clone(),
         budget: created.budget,
         parent: created.parent,

@@ -99,7 +99,7 @@ pub async fn a_session_wakes_for_every_entry_of_its_log(f: &Fixture) {
     wakes(f, topic, "labelled", f.store.relabel(session, None, f.now())).await.unwrap();
     let [run] = wakes(f, topic, "enqueued", f.enqueue([f.resume(session)])).await;
     let fence = wakes(f, topic, "claimed", f.claim(&runner)).await.unwrap().run.fence();
-    for to in [RunProgress::Starting, RunProgress::Running] {
+    for to in [RunProgress::Starting, RunProgress::RUNNING] {
         wakes(f, topic, "advanced", f.store.advance(fence, to, f.now())).await.unwrap();
     }
     let message = vec![Fixture::message("by the run")];

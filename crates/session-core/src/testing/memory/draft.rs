@@ -93,6 +93,7 @@ impl Draft {
             label: new.label,
             agent: new.agent,
             workspace: WorkspaceSpec { kind: new.kind, project: new.project, runner: None, removed_at: None },
+            sandbox: new.sandbox,
             metadata: new.metadata,
             budget: new.budget,
             usage: Usage::NONE,

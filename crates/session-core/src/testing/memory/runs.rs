@@ -52,17 +52,17 @@ impl RunStore for MemoryStore {
 
     async fn advance(&self, fence: Fence, to: RunProgress, now: Timestamp) -> StoreResult<Run> {
         self.write(|draft| {
-            let step = match to {
-                RunProgress::Starting => RunStep::Start,
-                RunProgress::Running => RunStep::Ready,
-            };
+            let step = to.step();
             let run = draft.held(fence, step.name())?;
             let (session, lease) = (run.session, run.state.lease());
-            let mut run = draft.step(fence.run, step, lease, now)?;
-            if to == RunProgress::Running {
-                run.started_at = Some(now);
-                *draft.run(fence.run)? = run.clone();
+            if let RunProgress::Running { sandbox } = to {
+                run.state.phase().on(step)?;
+                (run.started_at, run.sandbox) = (Some(now), sandbox.clone());
+                if let Some(report) = sandbox {
+                    draft.record(session, record::run_sandbox(fence.run, report), now);
+                }
             }
+            let run = draft.step(fence.run, step, lease, now)?;
             let workspace = &mut draft.session(session)?.workspace;
             workspace.runner = lease.map(|lease| lease.runner);
             workspace.removed_at = None;
@@ -259,6 +259,7 @@ impl Draft {
             stop: None,
             created_at: now,
             started_at: None,
+            sandbox: None,
         };
         self.data.runs.push(QueuedRun { run: run.clone(), after });
         self.record(session, record::run_state(run.id, None, RunPhase::Pending, None), now);
