@@ -214,7 +214,7 @@ impl RefusalCode {
 pub struct Report {
     /// The level.
     pub level: Level,
-    /// SHA-256 of the sealed policy, in hexadecimal.
+    /// The scope: [`SealedPolicy::digest`](crate::SealedPolicy::digest).
     pub policy: String,
     /// The kernel's Landlock ABI.
     pub landlock_abi: i32,

@@ -109,4 +109,4 @@ pub use policy::{
     Field, Limits, MEMORY_BYTES_MIN, Network, OPEN_FILES_MIN, PATH_BYTES_MAX, PATHS_MAX, PROCESSES_MIN,
     PathReason, Policy, PolicyError, VARIABLES_MAX,
 };
-pub use seal::SealedPolicy;
+pub use seal::{Place, SealedPolicy};

@@ -167,6 +167,14 @@ pub enum PolicyError {
         /// How many there may be.
         max: usize,
     },
+    /// There are not as many approved places as roots, so they are those of another policy.
+    #[error("the policy has {roots} roots, and {places} were approved: approve the policy as it is now")]
+    Places {
+        /// How many roots the policy has.
+        roots: usize,
+        /// How many places were given.
+        places: usize,
+    },
     /// A variable that no process can hold.
     #[error("environment: {name:?} must be a name without `=` and NUL, with a value without NUL")]
     Variable {
@@ -238,6 +246,9 @@ pub enum PathReason {
     /// It must lie in a root.
     #[error("is in none of the roots")]
     NotInRoot,
+    /// It is not the directory that was approved under this name.
+    #[error("is another directory than the one that was approved: look at who replaced it")]
+    Replaced,
     /// The system says no.
     #[error("cannot be opened: {0}")]
     Unreadable(String),

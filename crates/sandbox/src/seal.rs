@@ -8,14 +8,25 @@ use camino::Utf8Path;
 use camino::Utf8PathBuf;
 #[cfg(target_os = "linux")]
 use rustix::{
-    fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat2},
+    fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat2},
     io::Errno,
 };
+use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::policy::{Field, PathReason, Policy, PolicyError, require};
 #[cfg(target_os = "linux")]
 use crate::policy::{Network, path_error};
+
+/// Which directory a root is, whatever its name leads to later: to be recorded with a session, and to be asked for
+/// again when it goes on. A directory that is removed may hand its number on to a new one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Place {
+    /// The number of the file system.
+    pub device: u64,
+    /// The number of the directory in it.
+    pub inode: u64,
+}
 
 /// A policy that was checked against the disk. Its roots are open, so a directory that is swapped for a symbolic
 /// link after this moment is not followed.
@@ -24,6 +35,7 @@ pub struct SealedPolicy {
     policy: Policy,
     json: String,
     digest: String,
+    places: Vec<Place>,
     #[cfg(target_os = "linux")]
     roots: Vec<OwnedFd>,
 }
@@ -33,27 +45,47 @@ impl Policy {
     pub fn seal(self) -> Result<SealedPolicy, PolicyError> {
         self.check()?;
         #[cfg(target_os = "linux")]
-        let roots = open_all(&self)?;
-        let json = canonical(&self);
-        let digest = digest(&json);
+        let (roots, places) = open_all(&self)?;
+        #[cfg(not(target_os = "linux"))]
+        let places = vec![];
         Ok(SealedPolicy {
+            json: canonical(&self),
+            digest: scope_digest(&self),
             policy: self,
-            json,
-            digest,
+            places,
             #[cfg(target_os = "linux")]
             roots,
         })
     }
 
+    /// As [`seal`](Self::seal), and every root must still be the directory that was approved: `places` are those that
+    /// [`SealedPolicy::places`] returned then. What is compared is what was opened, so a name that is swapped at
+    /// this moment changes nothing.
+    pub fn seal_at(self, places: &[Place]) -> Result<SealedPolicy, PolicyError> {
+        let sealed = self.seal()?;
+        let now = sealed.places.as_slice();
+        if now.len() != places.len() {
+            return Err(PolicyError::Places { roots: now.len(), places: places.len() });
+        }
+        for ((field, path), (now, approved)) in sealed.policy.roots().zip(now.iter().zip(places)) {
+            require(now == approved, field, path, || PathReason::Replaced)?;
+        }
+        Ok(sealed)
+    }
+
     /// As [`seal`](Self::seal), and every root must be one of the operator's or lie in one of them.
     pub fn seal_within(self, allowed: &[Utf8PathBuf]) -> Result<SealedPolicy, PolicyError> {
-        for (field, paths) in [(Field::ReadWrite, &self.read_write), (Field::ReadOnly, &self.read_only)] {
-            for path in paths {
-                let inside = allowed.iter().any(|root| path.starts_with(root));
-                require(inside, field, path, || PathReason::NotAllowed)?;
-            }
+        for (field, path) in self.roots() {
+            let inside = allowed.iter().any(|root| path.starts_with(root));
+            require(inside, field, path, || PathReason::NotAllowed)?;
         }
         self.seal()
+    }
+
+    /// The roots: those that may be written first.
+    fn roots(&self) -> impl Iterator<Item = (Field, &Utf8PathBuf)> {
+        let writable = self.read_write.iter().map(|path| (Field::ReadWrite, path));
+        writable.chain(self.read_only.iter().map(|path| (Field::ReadOnly, path)))
     }
 }
 
@@ -64,7 +96,9 @@ impl SealedPolicy {
         &self.policy
     }
 
-    /// SHA-256 of [`json`](Self::json), in hexadecimal: what is recorded with the session.
+    /// Names the scope: SHA-256 of [`json`](Self::json) with the names of the variables and without their values, in
+    /// hexadecimal. Values change with each run and may be secrets, so two runs with the same scope have the same
+    /// digest, and it can be recorded and shown.
     #[must_use]
     pub fn digest(&self) -> &str {
         &self.digest
@@ -75,6 +109,13 @@ impl SealedPolicy {
     #[must_use]
     pub fn json(&self) -> &str {
         &self.json
+    }
+
+    /// Which directories the roots are: those that may be written first, each group in the order of the policy. None
+    /// where there is no sandbox.
+    #[must_use]
+    pub fn places(&self) -> Vec<Place> {
+        self.places.clone()
     }
 
     /// The open roots: those that may be written first, each group in the order of the policy.
@@ -90,7 +131,13 @@ pub(crate) fn canonical(policy: &Policy) -> String {
     serde_json::to_string(policy).unwrap_or_default()
 }
 
-pub(crate) fn digest(json: &str) -> String {
+/// The canonical JSON with every value of the environment left empty, as a digest.
+pub(crate) fn scope_digest(policy: &Policy) -> String {
+    let environment = policy.environment.keys().map(|name| (name.clone(), String::new())).collect();
+    digest(&canonical(&Policy { environment, ..policy.clone() }))
+}
+
+fn digest(json: &str) -> String {
     Sha256::digest(json.as_bytes()).iter().fold(String::with_capacity(64), |mut text, byte| {
         for half in [byte >> 4, byte & 15] {
             text.extend(char::from_digit(u32::from(half), 16));
@@ -101,25 +148,25 @@ pub(crate) fn digest(json: &str) -> String {
 
 /// Opens the roots, those that may be written first, and looks at whatever else is named.
 #[cfg(target_os = "linux")]
-fn open_all(policy: &Policy) -> Result<Vec<OwnedFd>, PolicyError> {
-    let mut roots = Vec::new();
-    for (field, paths) in [(Field::ReadWrite, &policy.read_write), (Field::ReadOnly, &policy.read_only)] {
-        for path in paths {
-            let descriptor = open(field, path)?;
-            require(kind(field, path, &descriptor)?.is_dir(), field, path, || PathReason::NotADirectory)?;
-            roots.push(descriptor);
-        }
+fn open_all(policy: &Policy) -> Result<(Vec<OwnedFd>, Vec<Place>), PolicyError> {
+    let (mut roots, mut places) = (Vec::new(), Vec::new());
+    for (field, path) in policy.roots() {
+        let descriptor = open(field, path)?;
+        let stat = look(field, path, &descriptor)?;
+        require(kind(&stat).is_dir(), field, path, || PathReason::NotADirectory)?;
+        places.push(Place { device: stat.st_dev, inode: stat.st_ino });
+        roots.push(descriptor);
     }
     for path in &policy.devices {
-        let kind = kind(Field::Devices, path, &open(Field::Devices, path)?)?;
+        let kind = kind(&look(Field::Devices, path, &open(Field::Devices, path)?)?);
         let device = kind.is_char_device() || kind.is_block_device();
         require(device, Field::Devices, path, || PathReason::NotADevice)?;
     }
     if let Network::Proxy { socket } = &policy.network {
-        let kind = kind(Field::Network, socket, &open(Field::Network, socket)?)?;
-        require(kind.is_socket(), Field::Network, socket, || PathReason::NotASocket)?;
+        let stat = look(Field::Network, socket, &open(Field::Network, socket)?)?;
+        require(kind(&stat).is_socket(), Field::Network, socket, || PathReason::NotASocket)?;
     }
-    Ok(roots)
+    Ok((roots, places))
 }
 
 /// Opens what is there as a place only, and through no symbolic link.
@@ -138,10 +185,15 @@ fn open(field: Field, path: &Utf8Path) -> Result<OwnedFd, PolicyError> {
 }
 
 #[cfg(target_os = "linux")]
-fn kind(field: Field, path: &Utf8Path, descriptor: &OwnedFd) -> Result<FileType, PolicyError> {
-    fstat(descriptor).map(|stat| FileType::from_raw_mode(stat.st_mode)).map_err(|error| {
+fn look(field: Field, path: &Utf8Path, descriptor: &OwnedFd) -> Result<Stat, PolicyError> {
+    fstat(descriptor).map_err(|error| {
         path_error(field, path, PathReason::Unreadable(std::io::Error::from(error).to_string()))
     })
+}
+
+#[cfg(target_os = "linux")]
+fn kind(stat: &Stat) -> FileType {
+    FileType::from_raw_mode(stat.st_mode)
 }
 
 #[cfg(test)]
@@ -196,6 +248,39 @@ mod tests {
         policy().seal_within(std::slice::from_ref(&path)).unwrap();
         let refused = policy().seal_within(&[path.join("deeper")]).unwrap_err();
         assert!(refused.to_string().contains("outside of the roots that the operator allows"), "{refused}");
+    }
+
+    #[test]
+    fn the_digest_names_the_scope_and_no_value() {
+        let run = |token: &str| Policy::new("/").with_variable("TOKEN", token).seal().unwrap();
+        assert_eq!(run("one").digest(), run("two").digest());
+        assert!(run("one").json().contains("one"));
+        let more = Policy::new("/").with_variable("TOKEN", "one").with_variable("MORE", "").seal().unwrap();
+        assert_ne!(run("one").digest(), more.digest());
+    }
+
+    #[test]
+    fn a_root_is_the_directory_that_was_approved() {
+        let (_directory, path) = place();
+        let (work, tools) = (path.join("work"), path.join("tools"));
+        fs::create_dir(&work).unwrap();
+        fs::create_dir(&tools).unwrap();
+        let policy = || Policy::new(&work).allow_read(&tools).allow_write(&work);
+        let places = policy().seal().unwrap().places();
+        assert_eq!(policy().seal_at(&places).unwrap().places(), places);
+        let text = serde_json::to_string(&places).unwrap();
+        assert_eq!(serde_json::from_str::<Vec<Place>>(&text).unwrap(), places);
+        let fewer = policy().seal_at(&places[1..]).unwrap_err();
+        assert_eq!(fewer, PolicyError::Places { roots: 2, places: 1 });
+        fs::rename(&work, path.join("away")).unwrap();
+        fs::create_dir(&work).unwrap();
+        let refused = policy().seal_at(&places).unwrap_err();
+        let expected = PolicyError::Path {
+            field: Field::ReadWrite,
+            path: work.to_string(),
+            reason: PathReason::Replaced,
+        };
+        assert_eq!(refused, expected);
     }
 
     #[test]

@@ -21,7 +21,7 @@ use super::{capabilities, loopback, mounts, namespaces, outer, relay, resources,
 use crate::launcher::REFUSED;
 use crate::level::{Holder, Level, Refusal, RefusalCode, Report, gaps};
 use crate::policy::{Network, Policy, is_inside};
-use crate::seal::{canonical, digest};
+use crate::seal::scope_digest;
 
 /// What the exit code of a program that a signal ended is made of, as in shells.
 const SIGNAL_BASE: i32 = 128;
@@ -76,7 +76,7 @@ fn take(socket: &OwnedFd) -> Result<(Stage, Given), Refusal> {
         let message = format!("the request is of version {}, the launcher of {VERSION}", request.version);
         return Err(Refusal::new(RefusalCode::Request, message));
     }
-    if digest(&canonical(&request.policy)) != request.digest {
+    if scope_digest(&request.policy) != request.digest {
         return Err(failed(&"the policy is not the one that was sealed"));
     }
     if let Some(missing) = request.policy.refused_at(request.level) {
