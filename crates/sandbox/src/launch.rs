@@ -1,6 +1,8 @@
 //! What a host hears of a launch: the program that runs, or why none does.
 
 use std::io;
+#[cfg(unix)]
+use std::os::fd::OwnedFd;
 use std::process::Child;
 use std::time::Duration;
 
@@ -18,6 +20,26 @@ pub struct Confined {
     pub child: Child,
     /// What was applied.
     pub report: Report,
+    /// What the session hangs on: to be kept for as long as it may run.
+    pub lifeline: Lifeline,
+}
+
+/// The host's end of a session's lifeline. At [`Level::Full`](crate::Level::Full) the launcher ends the session with all
+/// its processes as soon as this end is closed, for whatever reason: it was dropped, or the process that held it has
+/// ended, however it did. At floor nobody watches the other end: ending what is left is up to a keeper.
+///
+/// The descriptor is closed when another program is started; a process that forks without that holds a second end.
+#[derive(Debug)]
+pub struct Lifeline {
+    #[cfg(unix)]
+    _end: OwnedFd,
+}
+
+impl Lifeline {
+    #[cfg(target_os = "linux")]
+    pub(crate) fn new(end: OwnedFd) -> Self {
+        Self { _end: end }
+    }
 }
 
 /// Why no program was started. Nothing of it ran, and no process is left.

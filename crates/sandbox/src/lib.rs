@@ -69,7 +69,7 @@
 //!
 //! **Full**: nothing outside the roots can be read, listed, asked about or changed, nor anything in read-only roots
 //! changed; no process outside can be seen; none of the session's is left after its end, even if the launcher is
-//! killed. Of `/etc` the names and sizes can be seen, and the contents of a list of files only.
+//! killed, nor if the host is: what holds the [`Lifeline`] holds the session. Of `/etc` the names and sizes can be seen, and the contents of a list of files only.
 //!
 //! **Floor**: nothing outside can be read, listed or written. These gaps are named in every report ([`Gap`]): metadata
 //! of files outside can be asked for, mode, times and attributes of the user's *own* files can be changed (as root:
@@ -101,7 +101,7 @@ mod linux;
 mod policy;
 mod seal;
 
-pub use launch::{ANSWER_WAIT_MAX, Confined, LaunchError};
+pub use launch::{ANSWER_WAIT_MAX, Confined, LaunchError, Lifeline};
 pub use level::{
     Gap, Holder, Level, Offer, Refusal, RefusalCode, Report, Support, Unavailable, Wanted, gaps,
 };

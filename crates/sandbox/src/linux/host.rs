@@ -6,10 +6,17 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 
 use super::wire::{ANSWER_BYTES_MAX, Answer, Request, Stage, VERSION, send};
-use crate::launch::{ANSWER_WAIT_MAX, Confined, LaunchError};
+use crate::launch::{ANSWER_WAIT_MAX, Confined, LaunchError, Lifeline};
 use crate::level::{Level, Offer, Support};
 use crate::policy::{Network, Policy};
 use crate::seal::SealedPolicy;
+
+/// A launcher that was told what to do.
+struct Started {
+    child: Child,
+    /// Where it answers.
+    socket: UnixStream,
+}
 
 impl SealedPolicy {
     /// Starts `argv` under this policy at `level`, and returns once every layer is on and checked from inside.
@@ -25,9 +32,12 @@ impl SealedPolicy {
         argv: &[String],
         stdin: Option<OwnedFd>,
     ) -> Result<Confined, LaunchError> {
-        let (mut child, answer) = self.start(launcher, level, argv, stdin)?;
-        match answer {
-            Ok(Answer::Confined(report)) => Ok(Confined { child, report }),
+        let Started { mut child, socket } = self.start(launcher, level, argv, stdin)?;
+        match answer(&socket, level) {
+            // The socket on which it was told is the lifeline from now on: nothing more is said on it.
+            Ok(Answer::Confined(report)) => {
+                Ok(Confined { child, report, lifeline: Lifeline::new(socket.into()) })
+            }
             Ok(Answer::Refused(refusal)) => {
                 end(&mut child);
                 Err(LaunchError::Refused { program: argv.first().cloned().unwrap_or_default(), refusal })
@@ -45,7 +55,7 @@ impl SealedPolicy {
         level: Level,
         argv: &[String],
         stdin: Option<OwnedFd>,
-    ) -> Result<(Child, io::Result<Answer>), LaunchError> {
+    ) -> Result<Started, LaunchError> {
         let program = launcher.get_program().to_string_lossy().into_owned();
         let failed = |source| LaunchError::Start { program: program.clone(), source };
         let (here, there) = UnixStream::pair().map_err(&failed)?;
@@ -66,7 +76,7 @@ impl SealedPolicy {
         let child = launcher.env_clear().stdin(Stdio::from(OwnedFd::from(there))).spawn().map_err(&failed)?;
         // The command holds the launcher's end of the socket; without it the end of the launcher is heard at once.
         drop(launcher);
-        Ok((child, answer(here, level)))
+        Ok(Started { child, socket: here })
     }
 }
 
@@ -79,7 +89,8 @@ impl Support {
         let mut attempt = |level| -> Result<Offer, LaunchError> {
             let mut command = launcher();
             command.stdout(Stdio::null()).stderr(Stdio::null());
-            let (mut child, answer) = sealed.start(command, level, &[], None)?;
+            let Started { mut child, socket } = sealed.start(command, level, &[], None)?;
+            let answer = answer(&socket, level);
             end(&mut child);
             Ok(match answer.map_err(LaunchError::Silent)? {
                 Answer::Confined(report) => Offer::Works { report },
@@ -92,7 +103,7 @@ impl Support {
 
 /// The launcher's last word. At full it speaks once, when the program runs. At floor it becomes the program, which ends
 /// the socket; if that fails it speaks again.
-fn answer(socket: UnixStream, level: Level) -> io::Result<Answer> {
+fn answer(socket: &UnixStream, level: Level) -> io::Result<Answer> {
     socket.set_read_timeout(Some(ANSWER_WAIT_MAX))?;
     let mut reader = BufReader::new(socket.take(ANSWER_BYTES_MAX));
     let first = line(&mut reader)?

@@ -1,5 +1,5 @@
-//! The process that stands for a session at full: it starts the first process inside, passes signals on, and ends as
-//! the program ends.
+//! The process that stands for a session at full: it starts the first process inside, passes signals on, ends as the
+//! program ends, and ends the session when its host has ended.
 
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -34,12 +34,27 @@ pub(super) fn run(given: Given) -> Result<i32, Refusal> {
     let (mut first, link) = start(&request, &stdin, &roots, &host).map_err(|error| {
         refusal(RefusalCode::Namespaces, "the first process inside cannot be started", error)
     })?;
-    drop((stdin, roots, host, request));
+    drop((stdin, roots, request));
     release_output();
-    let signal = stand_by(&link, &signals);
+    let ending = stand_by(&link, &host, &signals);
+    if matches!(ending, Ending::Abandoned) {
+        // The kernel takes everything along that is in the namespace. It may have ended by itself.
+        let _ended = first.kill();
+    }
     let code = first.wait().ok().and_then(|status| status.code());
     drop(canary);
-    Ok(end_as(signal, code))
+    Ok(match ending {
+        Ending::Told(signal) => end_as(signal, code),
+        Ending::Abandoned => end_as(Some(Signal::KILL), None),
+    })
+}
+
+/// Why there is nothing more to wait for.
+enum Ending {
+    /// The first process inside has said which signal ended the program, if one did, or is gone.
+    Told(Option<Signal>),
+    /// Nobody holds the lifeline any more.
+    Abandoned,
 }
 
 /// The same program again, as the first process of the namespaces: a fork without a new program would want unsafe code.
@@ -75,21 +90,28 @@ impl Signals {
     }
 }
 
-/// Passes signals on until the first process inside has said how the program ended, or is gone. Returns the signal
-/// that ended the program.
-fn stand_by(link: &UnixStream, signals: &Signals) -> Option<Signal> {
+/// Passes signals on until the first process inside has said how the program ended, or is gone, or nobody holds the
+/// host's end of the socket `host` any more.
+fn stand_by(link: &UnixStream, host: &OwnedFd, signals: &Signals) -> Ending {
     let mut program: Option<OwnedFd> = None;
     // What comes before the program is there is passed on when it is.
     let mut waiting = Vec::new();
     loop {
         let mut ready: Vec<_> = signals.0.iter().map(|(_, pipe)| PollFd::new(pipe, PollFlags::IN)).collect();
         ready.push(PollFd::new(link, PollFlags::IN));
+        // Asked for nothing, the kernel tells of the end alone.
+        ready.push(PollFd::new(host, PollFlags::empty()));
         match poll(&mut ready, None) {
             Ok(_) => {}
             Err(Errno::INTR) => continue,
-            Err(_) => return None,
+            // A lifeline that is not watched is none.
+            Err(_) => return Ending::Abandoned,
         }
-        let link_is_ready = ready.pop().is_some_and(|link| !link.revents().is_empty());
+        let mut is_ready = || ready.pop().is_some_and(|poll| !poll.revents().is_empty());
+        let (host_has_ended, link_is_ready) = (is_ready(), is_ready());
+        if host_has_ended {
+            return Ending::Abandoned;
+        }
         for ((signal, pipe), ready) in signals.0.iter().zip(&ready) {
             if !ready.revents().is_empty()
                 && matches!((&mut &*pipe).read(&mut [0; 64]), Ok(count) if count > 0)
@@ -99,10 +121,10 @@ fn stand_by(link: &UnixStream, signals: &Signals) -> Option<Signal> {
         }
         if link_is_ready {
             match program {
-                Some(_) => return last_word(link),
+                Some(_) => return Ending::Told(last_word(link)),
                 None => match receive_descriptors(link).ok().and_then(|mut handles| handles.pop()) {
                     Some(handle) => program = Some(handle),
-                    None => return None,
+                    None => return Ending::Told(None),
                 },
             }
         }

@@ -15,6 +15,7 @@ mod files;
 mod kernel;
 mod launches;
 mod levels;
+mod lifeline;
 mod network;
 mod processes;
 mod resources;
