@@ -6,8 +6,9 @@ use std::os::fd::OwnedFd;
 use std::process::Child;
 use std::time::Duration;
 
-use crate::level::{Refusal, Report};
+use crate::level::Refusal;
 use crate::policy::PolicyError;
+use crate::report::Report;
 
 /// How long a launcher may take to answer. It takes milliseconds; a machine under load takes longer.
 pub const ANSWER_WAIT_MAX: Duration = Duration::from_secs(20);

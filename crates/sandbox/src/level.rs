@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::policy::{Network, Policy};
+use crate::policy::Policy;
+use crate::report::Report;
 
 /// The levels, the weaker first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -209,89 +210,11 @@ impl RefusalCode {
     }
 }
 
-/// The layers that were really applied to a session, checked from inside before its program started.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Report {
-    /// The level.
-    pub level: Level,
-    /// The scope: [`SealedPolicy::digest`](crate::SealedPolicy::digest).
-    pub policy: String,
-    /// The kernel's Landlock ABI.
-    pub landlock_abi: i32,
-    /// Instructions of the filter of system calls, all programs together.
-    pub seccomp_instructions: usize,
-    /// Namespaces of its own.
-    pub namespaces: Vec<String>,
-    /// The network.
-    pub network: Network,
-    /// What holds the number of processes.
-    pub processes_held_by: Holder,
-    /// Attempts that were made from inside before the start, all of them refused by the kernel.
-    pub verified: Vec<String>,
-    /// Protected paths that are not protected, because they do not exist, are symbolic links, or the level cannot.
-    pub unprotected: Vec<String>,
-    /// What this level does not stop.
-    pub gaps: Vec<Gap>,
-}
-
-/// What holds a limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Holder {
-    /// `RLIMIT_NPROC`, counted in the session alone.
-    SessionLimit,
-    /// `RLIMIT_NPROC`, counted over everything that the user runs.
-    UserLimit,
-    /// The size of the session's process table.
-    ProcessTable,
-    /// Nothing here: as root it wants a cgroup around the launcher.
-    Nobody,
-}
-
-/// Something that a level does not stop.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Gap {
-    /// Names, sizes, times and extended attributes of files outside can be asked for.
-    MetadataRead,
-    /// Mode, owner, times and extended attributes of the user's own files outside can be changed.
-    MetadataChange,
-    /// Activity in directories outside can be watched.
-    Watch,
-    /// Protected paths in the workspace can be changed.
-    ProtectedPaths,
-    /// Files with a protected name can be created where none was.
-    NewProtectedPaths,
-    /// Processes that outlive the program are ended by the keeper alone.
-    Orphans,
-    /// The number of processes wants a cgroup.
-    Processes,
-    /// Memory is limited for each process; the sum wants a cgroup.
-    MemorySum,
-    /// The sum of what is written to disk is not limited; a single file is.
-    DiskSum,
-}
-
-/// What a session at this level can still do. `processes` says who holds their number.
-#[must_use]
-pub fn gaps(level: Level, processes: Holder) -> Vec<Gap> {
-    let mut gaps = match level {
-        Level::Full => vec![],
-        Level::Floor => {
-            vec![Gap::MetadataRead, Gap::MetadataChange, Gap::Watch, Gap::ProtectedPaths, Gap::Orphans]
-        }
-    };
-    gaps.extend([Gap::NewProtectedPaths, Gap::MemorySum, Gap::DiskSum]);
-    if processes == Holder::Nobody {
-        gaps.push(Gap::Processes);
-    }
-    gaps.sort_unstable();
-    gaps
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::Network;
+    use crate::report::Holder;
 
     fn works(level: Level) -> Offer {
         let report = Report {

@@ -92,6 +92,7 @@
 
 #[cfg(not(target_os = "linux"))]
 mod elsewhere;
+mod gap;
 pub mod guard;
 mod launch;
 pub mod launcher;
@@ -99,14 +100,15 @@ mod level;
 #[cfg(target_os = "linux")]
 mod linux;
 mod policy;
+mod report;
 mod seal;
 
+pub use gap::{Gap, gaps, unconfined};
 pub use launch::{ANSWER_WAIT_MAX, Confined, LaunchError, Lifeline};
-pub use level::{
-    Gap, Holder, Level, Offer, Refusal, RefusalCode, Report, Support, Unavailable, Wanted, gaps,
-};
+pub use level::{Level, Offer, Refusal, RefusalCode, Support, Unavailable, Wanted};
 pub use policy::{
     Field, Limits, MEMORY_BYTES_MIN, Network, OPEN_FILES_MIN, PATH_BYTES_MAX, PATHS_MAX, PROCESSES_MIN,
     PathReason, Policy, PolicyError, VARIABLES_MAX,
 };
+pub use report::{Holder, Report};
 pub use seal::{Place, SealedPolicy};

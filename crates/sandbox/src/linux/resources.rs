@@ -8,8 +8,9 @@ use std::os::unix::fs::MetadataExt as _;
 use rustix::process::{Resource, Rlimit, getrlimit, getuid, setrlimit};
 
 use super::wire::refusal;
-use crate::level::{Holder, Level, Refusal, RefusalCode};
+use crate::level::{Level, Refusal, RefusalCode};
 use crate::policy::Limits;
+use crate::report::Holder;
 
 /// Memory that may be locked, in bytes.
 const LOCKED_BYTES_MAX: u64 = 8 << 20;

@@ -18,9 +18,11 @@ use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 use super::self_test::{Canary, Target, stream_socket};
 use super::wire::{Answer, Request, Stage, VERSION, receive, refusal, refuse, send_descriptor, write_line};
 use super::{capabilities, loopback, mounts, namespaces, outer, relay, resources, rules, seccomp, self_test};
+use crate::gap::gaps;
 use crate::launcher::REFUSED;
-use crate::level::{Holder, Level, Refusal, RefusalCode, Report, gaps};
+use crate::level::{Level, Refusal, RefusalCode};
 use crate::policy::{Network, Policy, is_inside};
+use crate::report::{Holder, Report};
 use crate::seal::scope_digest;
 
 /// What the exit code of a program that a signal ended is made of, as in shells.

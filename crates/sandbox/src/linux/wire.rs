@@ -15,8 +15,9 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::level::{Level, Refusal, RefusalCode, Report};
+use crate::level::{Level, Refusal, RefusalCode};
 use crate::policy::{PATHS_MAX, Policy};
+use crate::report::Report;
 
 /// Both sides are one build; the number catches a launcher that was replaced under a running host.
 pub(super) const VERSION: u32 = 1;
