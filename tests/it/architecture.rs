@@ -50,7 +50,7 @@ const EDGES: &[Row] = &[
     },
     Row {
         name: "session-runner",
-        ours: "session-core session-manager",
+        ours: "sandbox session-core session-manager",
         outside: "async-trait camino close_fds jiff rustix serde serde_json signal-hook tar tempfile thiserror tokio \
                   tokio-util tracing zstd",
         dev: "session-core tokio",

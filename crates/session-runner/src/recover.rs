@@ -158,16 +158,16 @@ impl Left<'_> {
 
     /// Sees to it that no process of the run is left.
     async fn end_what_lives(&self, run: &Run, state: KeeperState) {
-        let cgroup = match state {
+        let cgroups = match state {
             KeeperState::Alive(keeper) => {
                 self.end_keeper(&keeper).await;
-                keeper.record().cgroup.clone()
+                keeper.record().cgroups.clone()
             }
-            KeeperState::Gone(record) => record.and_then(|record| record.cgroup),
-            KeeperState::Ended(_) | KeeperState::Never => None,
+            KeeperState::Gone(record) => record.map(|record| record.cgroups).unwrap_or_default(),
+            KeeperState::Ended(_) | KeeperState::Never => Vec::new(),
         };
         let id = run.id;
-        let swept = tokio::task::spawn_blocking(move || orphans::end_run(id, cgroup.as_deref())).await;
+        let swept = tokio::task::spawn_blocking(move || orphans::end_run(id, &cgroups)).await;
         match swept {
             Ok(Ok(ended)) if ended.survivors == 0 => {}
             Ok(Ok(ended)) => tracing::warn!(run = %id, ended.survivors, "processes hang in the kernel"),

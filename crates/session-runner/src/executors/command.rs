@@ -18,8 +18,8 @@ use tokio::sync::mpsc;
 use super::{Order, outcome};
 use crate::process::protocol;
 use crate::process::{
-    CgroupPreference, Control, KeeperSpec, KeeperState, LivingKeeper, RunEnd, RunOutcome, RunReport,
-    SpawnError, Supervised,
+    CgroupPreference, Control, KeeperSpec, KeeperState, LivingKeeper, RunEnd, RunOutcome, RunReport, Setting,
+    SpawnError, Supervised, TreeLimits,
 };
 use crate::progress::Progress;
 use crate::room::{Door, Rooms};
@@ -216,9 +216,9 @@ impl Execution {
                 state = keeper.wait() => return match state {
                     Ok(KeeperState::Ended(outcome)) => Came::to(&outcome),
                     Ok(KeeperState::Gone(_) | KeeperState::Never | KeeperState::Alive(_)) => {
-                        let (run, cgroup) = (self.run.id, keeper.record().cgroup.clone());
+                        let (run, cgroups) = (self.run.id, keeper.record().cgroups.clone());
                         let swept = tokio::task::spawn_blocking(move || {
-                            crate::process::orphans::end_run(run, cgroup.as_deref())
+                            crate::process::orphans::end_run(run, &cgroups)
                         });
                         match swept.await.map_err(io::Error::other).and_then(|swept| swept) {
                             Ok(orphans) => Came::ToEnd(outcome::keeper_lost(orphans), None),
@@ -288,8 +288,9 @@ impl Execution {
             session: self.session.id,
             run: self.run.id,
             argv: self.run.spec.argv.clone(),
-            env,
-            cwd: workspace.cwd.clone(),
+            setting: Setting::Open { env, cwd: workspace.cwd.clone() },
+            limits: TreeLimits::default(),
+            watch: Vec::new(),
             log: directory.log(),
             rotation: self.options.log,
             state_file: directory.keeper_state(),

@@ -23,7 +23,19 @@ pub(crate) fn ending(outcome: &RunOutcome) -> Ending {
 
 /// How a run ended that ran.
 pub(crate) fn ended(end: &RunEnd) -> Ending {
-    let mut ending = recovery::ending(keeper_ending(end));
+    let mut ending = match end.cause {
+        protocol::EndCause::Limit => Ending::because(
+            EndKind::Failed,
+            ReasonCode::Signalled,
+            keeper_ending(end).exit,
+            "it was killed because it had written more to disk than it may",
+        ),
+        protocol::EndCause::Exited
+        | protocol::EndCause::Stopped
+        | protocol::EndCause::Killed
+        | protocol::EndCause::TimedOut
+        | protocol::EndCause::HostLost => recovery::ending(keeper_ending(end)),
+    };
     if end.survivors > 0 {
         let note = format!("{} of its processes hang in the kernel and could not be ended", end.survivors);
         ending.message =
@@ -36,11 +48,13 @@ pub(crate) fn ended(end: &RunEnd) -> Ending {
 pub(crate) fn not_started(failure: &SpawnFailure) -> Ending {
     let reason = match failure.kind {
         SpawnFailureKind::WorkingDirectory => ReasonCode::WorkspaceFailed,
+        SpawnFailureKind::Sandbox => ReasonCode::SandboxUnavailable,
         SpawnFailureKind::NotFound
         | SpawnFailureKind::Permission
         | SpawnFailureKind::TooLong
         | SpawnFailureKind::Exhausted
         | SpawnFailureKind::Spec
+        | SpawnFailureKind::SandboxPolicy
         | SpawnFailureKind::StateFile
         | SpawnFailureKind::Other => ReasonCode::SpawnFailed,
     };
@@ -59,7 +73,8 @@ pub(crate) fn keeper_lost(orphans: OrphansEnded) -> Ending {
 pub(crate) fn keeper_ending(end: &RunEnd) -> KeeperEnding {
     KeeperEnding {
         cause: match end.cause {
-            protocol::EndCause::Exited => EndCause::Exited,
+            // What the keeper killed for a limit has ended by a signal.
+            protocol::EndCause::Exited | protocol::EndCause::Limit => EndCause::Exited,
             protocol::EndCause::Stopped => EndCause::Stopped,
             protocol::EndCause::Killed => EndCause::Killed,
             protocol::EndCause::TimedOut => EndCause::TimedOut,

@@ -144,6 +144,7 @@ fn take_line(incoming: &mut Vec<u8>) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
     use crate::process::protocol::{EndCause, Exit, Progress, RunEnd, SpawnFailure, SpawnFailureKind};
+    use crate::process::scope::LimitHit;
 
     #[test]
     fn the_longest_report_fits_a_pipe_in_one_piece() {
@@ -151,6 +152,7 @@ mod tests {
         let end = RunEnd {
             exit: Some(Exit::Code(i32::MIN)),
             cause: EndCause::HostLost,
+            limit: Some(LimitHit::Memory),
             output: Progress {
                 stdout_bytes: u64::MAX,
                 stderr_bytes: u64::MAX,
@@ -161,6 +163,7 @@ mod tests {
             log_errors: u64::MAX,
             // Every one of its characters is written as an escape of six.
             log_error: Some("\u{1}".repeat(200)),
+            changes: u32::MAX,
             ended_at: jiff::Timestamp::MAX,
         };
         let failure = SpawnFailure { kind: SpawnFailureKind::WorkingDirectory, message: "\u{1}".repeat(500) };

@@ -5,26 +5,29 @@
 
 use std::collections::HashSet;
 use std::io::{self, Write as _};
-use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{WaitOptions, getpid, set_child_subreaper, setsid, wait};
+use rustix::process::{
+    DumpableBehavior, WaitOptions, getpid, set_child_subreaper, set_dumpable_behavior, setsid, wait,
+};
 use rustix::time::{ClockId, clock_gettime};
+use sandbox::{Level, Lifeline};
 use session_core::env::{Clock as _, SystemClock};
 
-use super::cgroup::{Home, RunCgroup};
+use super::cgroup::RunCgroup;
 use super::host_link::{Heard, HostLink};
 use super::identity::ProcessIdentity;
 use super::keeper_signals::Signals;
 use super::protocol::{
-    CgroupPreference, EndCause, Exit, KeeperRecord, KeeperReport, KeeperSpec, Order, Progress, RunEnd,
-    RunOutcome, SpawnFailure, SpawnFailureKind, Started,
+    EndCause, Exit, KeeperRecord, KeeperReport, KeeperSpec, Order, Progress, RunEnd, RunOutcome,
+    SpawnFailure, SpawnFailureKind, Started,
 };
 use super::pump::{Pump, READ_BYTES, RunLog};
+use super::scope::Setting;
 use super::stop::{Action, Ending, Input};
-use super::{record, spawn, tree};
+use super::{record, spawn, start, tree};
 use crate::workspace::log::Stream;
 
 /// Progress is reported this often at most, in milliseconds.
@@ -51,6 +54,8 @@ pub fn keeper_main() -> ExitCode {
 
 fn keep() -> io::Result<()> {
     close_strays()?;
+    // The spec has secrets in it, and who may look into a keeper may write to what its program hangs on.
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     // It fails for the leader of a process group, which then was started by hand, and in a terminal.
     let _already_leader = setsid();
     set_child_subreaper(Some(getpid()))?;
@@ -63,7 +68,10 @@ fn keep() -> io::Result<()> {
         run: spec.run,
         keeper: ProcessIdentity::current()?,
         child: None,
-        cgroup: None,
+        cgroups: Vec::new(),
+        applied: None,
+        changes: Vec::new(),
+        more_changes: 0,
         outcome: None,
     };
     host.set_nonblocking()?;
@@ -138,6 +146,8 @@ struct Keeper<'a> {
     progress: Pending,
     group: Option<RunCgroup>,
     leftovers: HashSet<ProcessIdentity>,
+    /// At full the launcher ends the session when this is closed, however the keeper comes to its end.
+    _lifeline: Option<Lifeline>,
 }
 
 /// News that wait for their time.
@@ -156,13 +166,12 @@ impl<'a> Keeper<'a> {
         signals: Signals,
     ) -> Result<Self, NotStarted> {
         let mut log = RunLog::new(&spec.log, spec.rotation);
-        let started = Self::spawn(spec, &mut record, &mut log);
-        let (child, pipes, group) = match started {
-            Ok(started) => started,
+        let begun = match start::begin(spec, &mut record, &mut log) {
+            Ok(begun) => begun,
             Err(failure) => return Err(NotStarted { host, failure }),
         };
         let now = monotonic_ms();
-        let [stdout, stderr] = pipes;
+        let start::Begun { child, stdout, stderr, group, lifeline } = begun;
         Ok(Self {
             spec,
             record,
@@ -182,44 +191,8 @@ impl<'a> Keeper<'a> {
             progress: Pending::default(),
             group,
             leftovers: HashSet::new(),
+            _lifeline: lifeline,
         })
-    }
-
-    fn spawn(
-        spec: &KeeperSpec,
-        record: &mut KeeperRecord,
-        log: &mut RunLog,
-    ) -> Result<(i32, [Pump; 2], Option<RunCgroup>), SpawnFailure> {
-        let other =
-            |error: io::Error| SpawnFailure { kind: SpawnFailureKind::Other, message: error.to_string() };
-        spec.check()
-            .map_err(|error| SpawnFailure { kind: SpawnFailureKind::Spec, message: error.to_string() })?;
-        let entered = match spec.cgroup {
-            CgroupPreference::Auto => RunCgroup::enter(spec.run),
-            CgroupPreference::Off => None,
-        };
-        record.cgroup = entered.as_ref().map(|(group, _)| group.path().to_owned());
-        let spawned = record::write(&spec.state_file, record)
-            .map_err(|error| SpawnFailure {
-                kind: SpawnFailureKind::StateFile,
-                message: format!("cannot write {}: {}", spec.state_file, spawn::reason(&error)),
-            })
-            .and_then(|()| spawn::child(spec));
-        let group = entered.and_then(leave);
-        let mut child = spawned.inspect_err(|failure| {
-            if let Some(group) = &group {
-                group.remove();
-            }
-            log.state(SystemClock.now(), &format!("not started: {}", failure.message));
-        })?;
-        let pid = i32::try_from(child.id()).unwrap_or_default();
-        let stdout = Pump::new(Stream::Stdout, child.stdout.take().map(OwnedFd::from)).map_err(other)?;
-        let stderr = Pump::new(Stream::Stderr, child.stderr.take().map(OwnedFd::from)).map_err(other)?;
-        // The child is reaped in one place with all the others, so its handle is let go. It cannot be reaped
-        // before this point: even if it has ended, its identity can be read.
-        record.child = ProcessIdentity::of(pid).map_err(other)?;
-        log.state(SystemClock.now(), &format!("started pid {pid}: {}", shown_argv(&spec.argv)));
-        Ok((pid, [stdout, stderr], group))
     }
 
     fn run(mut self) -> io::Result<()> {
@@ -240,8 +213,7 @@ impl<'a> Keeper<'a> {
         let _less_known = record::write(&self.spec.state_file, &self.record);
         if let Some(child) = self.record.child.clone() {
             let keeper = self.record.keeper.clone();
-            let cgroup = self.record.cgroup.clone();
-            self.host.report(&KeeperReport::Started(Started { keeper, child, cgroup }));
+            self.host.report(&KeeperReport::Started(Started { keeper, child }));
         }
         loop {
             self.wait_for_something()?;
@@ -364,7 +336,10 @@ impl<'a> Keeper<'a> {
         match action {
             Some(Action::Terminate) => {
                 let tree = tree::descendants(self.me)?;
-                tree::terminate(&tree);
+                // A launcher would pass it on to a program that has it already, and to many the second one means
+                // that they are not to save anything any more.
+                let passes_on = self.launcher_pid();
+                tree::terminate(tree.iter().filter(|process| Some(process.pid) != passes_on));
                 self.count(tree);
             }
             Some(Action::Kill) => {
@@ -381,6 +356,14 @@ impl<'a> Keeper<'a> {
             None => {}
         }
         Ok(false)
+    }
+
+    /// The process that stands for the program and passes signals on to it, where there is one.
+    fn launcher_pid(&self) -> Option<i32> {
+        match &self.spec.setting {
+            Setting::Confined(confinement) if confinement.level == Level::Full => Some(self.child),
+            Setting::Confined(_) | Setting::Open { .. } => None,
+        }
     }
 
     /// What is still there after the program itself has ended is left over.
@@ -417,11 +400,13 @@ impl<'a> Keeper<'a> {
         let end = RunEnd {
             exit: self.exit,
             cause: self.ending.cause(),
+            limit: None,
             output: self.output(),
             leftover_killed: u32::try_from(self.leftovers.len()).unwrap_or(u32::MAX),
             survivors: u32::try_from(survivors).unwrap_or(u32::MAX),
             log_errors,
             log_error,
+            changes: 0,
             ended_at: at,
         };
         self.record.outcome = Some(RunOutcome::Ended(end.clone()));
@@ -429,12 +414,6 @@ impl<'a> Keeper<'a> {
         self.host.report_finally(&KeeperReport::Ended(end), LAST_REPORT_BOUND_MS);
         recorded
     }
-}
-
-/// Takes the keeper out of the run's group again. If it cannot come back the group is of no use: its end would
-/// be ours.
-fn leave((group, home): (RunCgroup, Home)) -> Option<RunCgroup> {
-    home.come_back().is_ok().then_some(group)
 }
 
 fn milliseconds(span: u64) -> Timespec {
@@ -451,6 +430,7 @@ fn words_for(cause: EndCause) -> &'static str {
         EndCause::Killed => "kill ordered",
         EndCause::TimedOut => "timed out",
         EndCause::HostLost => "the host is gone",
+        EndCause::Limit => "it has written more than it may",
     }
 }
 
@@ -460,11 +440,4 @@ fn shown_exit(exit: Option<Exit>) -> String {
         Some(Exit::Signal(signal)) => format!("signal {signal}"),
         None => "the program did not end".into(),
     }
-}
-
-/// The arguments on one line, cut.
-fn shown_argv(argv: &[String]) -> String {
-    const LONGEST: usize = 500;
-    let joined = argv.iter().map(|argument| format!("{argument:?}")).collect::<Vec<_>>().join(" ");
-    joined.chars().take(LONGEST).collect()
 }

@@ -7,6 +7,7 @@
 //! Invariant: no process is ever signalled by a bare pid or by its name, see [`ProcessIdentity`].
 
 pub(crate) mod cgroup;
+mod confined;
 mod host_link;
 pub mod identity;
 mod keeper;
@@ -15,7 +16,9 @@ pub mod orphans;
 pub mod protocol;
 mod pump;
 pub mod record;
+pub mod scope;
 pub(crate) mod spawn;
+mod start;
 mod stop;
 pub mod supervised;
 pub(crate) mod tool;
@@ -29,6 +32,7 @@ pub use protocol::{
     CgroupPreference, EndCause, Exit, KeeperSpec, OnHostLoss, Progress, RunEnd, RunOutcome, SpawnFailure,
     SpawnFailureKind,
 };
-pub use record::{KeeperState, LivingKeeper, recover_keeper};
+pub use record::{KeeperState, LivingKeeper, keeper_record, recover_keeper};
+pub use scope::{Applied, Confinement, Held, Hold, LimitHit, Setting, TreeLimits};
 pub use spawn::keep_descriptors_private;
 pub use supervised::{Control, KeeperProgram, RunReport, SpawnError, Supervised};

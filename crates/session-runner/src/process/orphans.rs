@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::fs;
 use std::io;
 
-use camino::Utf8Path;
+use camino::Utf8PathBuf;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::getpid;
 use session_core::RunId;
@@ -39,8 +39,8 @@ pub struct OrphansEnded {
 /// It finds processes with `ROOMETTE_RUN_ID=<run>` in their environment, those in the run's cgroup (if a
 /// keeper recorded one), and everything below either. One that cleared its environment and left its parents,
 /// on a machine without a writable cgroup, is not found. The caller itself is never killed.
-pub fn end_run(run: RunId, cgroup: Option<&Utf8Path>) -> io::Result<OrphansEnded> {
-    let group = cgroup.and_then(|path| RunCgroup::recorded(path, run));
+pub fn end_run(run: RunId, cgroups: &[Utf8PathBuf]) -> io::Result<OrphansEnded> {
+    let group = cgroups.first().and_then(|path| RunCgroup::recorded(path, run));
     let mut killed = HashSet::new();
     let mut empty = 0;
     let mut left = Vec::new();

@@ -3,13 +3,18 @@
 //! One [`KeeperSpec`] and then [`Order`]s go down the keeper's stdin, [`KeeperReport`]s come up its stdout, one
 //! JSON object a line. The [`KeeperRecord`] lies in the state file, so that the exit of a run outlives both.
 
+use std::fmt;
+
 use camino::Utf8PathBuf;
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
+use sandbox::guard::Change;
+use serde::de::{SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use session_core::{RunId, SessionId};
 use thiserror::Error;
 
 use super::identity::ProcessIdentity;
+use super::scope::{Applied, LimitHit, Setting, TreeLimits};
 use crate::workspace::log::LogRotation;
 
 /// The longest spec that a keeper reads: more than the kernel takes as arguments and environment of one process.
@@ -18,6 +23,8 @@ pub const MAX_SPEC_BYTES: usize = 8 << 20;
 pub const DEFAULT_GRACE_MS: u64 = 10_000;
 /// The most characters of a run's last output line that a report carries.
 pub const LAST_LINE_CHARS: usize = 200;
+/// The most changes to watched names that a record lists.
+pub const CHANGES_MAX: usize = 64;
 
 /// All that a keeper needs to know.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,12 +34,16 @@ pub struct KeeperSpec {
     pub session: SessionId,
     /// The run.
     pub run: RunId,
-    /// The program and its arguments, verbatim. The program is looked up in the `PATH` of `env`.
+    /// The program and its arguments, verbatim. The program is looked up in the `PATH` of its environment.
     pub argv: Vec<String>,
-    /// The complete environment, see [`child_environment`](crate::workspace::environment::child_environment).
-    pub env: Vec<(String, String)>,
-    /// The directory to start in.
-    pub cwd: Utf8PathBuf,
+    /// Where it runs: confined or not, in which directory, with which environment.
+    pub setting: Setting,
+    /// What the whole tree may use up.
+    #[serde(default)]
+    pub limits: TreeLimits,
+    /// Workspaces in which the names are watched that run code later, see [`sandbox::guard`].
+    #[serde(default)]
+    pub watch: Vec<Utf8PathBuf>,
     /// The session's log; the files of its rotation lie beside it.
     pub log: Utf8PathBuf,
     /// When the log is rotated.
@@ -60,20 +71,20 @@ impl KeeperSpec {
         if let Some(index) = self.argv.iter().position(|argument| argument.contains('\0')) {
             return Err(SpecError::Nul(format!("argv[{index}]")));
         }
-        for (name, value) in &self.env {
-            if name.is_empty() || name.contains(['=', '\0']) {
-                return Err(SpecError::VariableName(name.clone()));
-            }
-            if value.contains('\0') {
-                return Err(SpecError::Nul(format!("env {name}")));
-            }
-        }
-        for (field, path) in [("cwd", &self.cwd), ("log", &self.log), ("state_file", &self.state_file)] {
+        self.setting.check()?;
+        self.limits.check()?;
+        let paths = [
+            ("cwd", self.setting.directory()),
+            ("log", self.log.as_path()),
+            ("state_file", &self.state_file),
+        ];
+        for (field, path) in paths.into_iter().chain(self.watch.iter().map(|path| ("watch", path.as_path())))
+        {
             if path.as_str().contains('\0') {
                 return Err(SpecError::Nul(field.into()));
             }
             if !path.is_absolute() {
-                return Err(SpecError::Relative { field, path: path.clone() });
+                return Err(SpecError::Relative { field, path: path.to_owned() });
             }
         }
         Ok(())
@@ -100,6 +111,19 @@ pub enum SpecError {
         /// Its value.
         path: Utf8PathBuf,
     },
+    /// A limit under which nothing can run.
+    #[error("limits: {name} is {given}, and less than {min} lets no program start")]
+    Limit {
+        /// The field of [`TreeLimits`].
+        name: &'static str,
+        /// What was given.
+        given: u64,
+        /// The least that is allowed.
+        min: u64,
+    },
+    /// The sandbox's policy cannot be meant.
+    #[error(transparent)]
+    Policy(#[from] sandbox::PolicyError),
 }
 
 /// What a keeper does when its host is gone.
@@ -113,11 +137,11 @@ pub enum OnHostLoss {
     Adopt,
 }
 
-/// Whether a keeper puts the tree into a cgroup of its own.
+/// Whether a keeper puts the tree into a cgroup of its own. Without one no limit of [`TreeLimits`] is held that wants it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CgroupPreference {
-    /// Where a cgroup v2 is writable.
+    /// Where one is writable: of version 2, and for limits that it does not hold, of version 1.
     #[default]
     Auto,
     /// Never.
@@ -158,8 +182,6 @@ pub struct Started {
     pub keeper: ProcessIdentity,
     /// The program that it started.
     pub child: ProcessIdentity,
-    /// The cgroup of the tree, where there is one.
-    pub cgroup: Option<Utf8PathBuf>,
 }
 
 /// The program could not be started.
@@ -180,8 +202,12 @@ pub enum SpawnFailureKind {
     NotFound,
     /// It may not be executed.
     Permission,
-    /// The working directory is missing, or is no directory.
+    /// The working directory is missing, is no directory, or cannot be entered.
     WorkingDirectory,
+    /// The sandbox cannot be had on this machine.
+    Sandbox,
+    /// The sandbox's policy does not fit the disk: a root is missing, or is not the directory that was approved.
+    SandboxPolicy,
     /// Arguments and environment are more than the kernel takes.
     TooLong,
     /// Too many processes, or no memory.
@@ -212,6 +238,10 @@ pub struct RunEnd {
     pub exit: Option<Exit>,
     /// Who or what ended it.
     pub cause: EndCause,
+    /// A limit that the tree has reached. It need not have ended the run: the kernel may have killed one of its
+    /// processes for memory, and the others went on.
+    #[serde(default)]
+    pub limit: Option<LimitHit>,
     /// The output.
     #[serde(default)]
     pub output: Progress,
@@ -223,6 +253,9 @@ pub struct RunEnd {
     pub log_errors: u64,
     /// The first of these errors.
     pub log_error: Option<String>,
+    /// Watched names that are not as they were before the run; the record lists them.
+    #[serde(default)]
+    pub changes: u32,
     /// When all of it was over.
     pub ended_at: Timestamp,
 }
@@ -251,6 +284,8 @@ pub enum EndCause {
     TimedOut,
     /// The host was gone.
     HostLost,
+    /// The tree has written more than it may.
+    Limit,
 }
 
 /// The state file.
@@ -266,15 +301,54 @@ pub struct KeeperRecord {
     pub keeper: ProcessIdentity,
     /// The program, once it was started.
     pub child: Option<ProcessIdentity>,
-    /// The cgroup of the tree, where there is one.
-    pub cgroup: Option<Utf8PathBuf>,
+    /// The directories of the tree's cgroup, one for each hierarchy that it is in; none where there is no cgroup.
+    #[serde(default, alias = "cgroup", deserialize_with = "one_or_several")]
+    pub cgroups: Vec<Utf8PathBuf>,
+    /// What was applied to the run, once it was started.
+    #[serde(default)]
+    pub applied: Option<Applied>,
+    /// Watched names that are not as they were before the run, once it is over; at most [`CHANGES_MAX`].
+    #[serde(default)]
+    pub changes: Vec<Change>,
+    /// How many more there are.
+    #[serde(default)]
+    pub more_changes: u32,
     /// What it came to, once it is over.
     pub outcome: Option<RunOutcome>,
 }
 
 impl KeeperRecord {
     /// The version that is written. A reader takes this one and older ones.
-    pub const VERSION: u32 = 1;
+    pub const VERSION: u32 = 2;
+}
+
+/// Version 1 had one group, or `null`.
+fn one_or_several<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Utf8PathBuf>, D::Error> {
+    struct Groups;
+    impl<'de> Visitor<'de> for Groups {
+        type Value = Vec<Utf8PathBuf>;
+
+        fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+            formatter.write_str("a path, a list of paths, or null")
+        }
+
+        fn visit_unit<E>(self) -> Result<Self::Value, E> {
+            Ok(Vec::new())
+        }
+
+        fn visit_str<E>(self, path: &str) -> Result<Self::Value, E> {
+            Ok(vec![path.into()])
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut paths: A) -> Result<Self::Value, A::Error> {
+            let mut groups = Vec::new();
+            while let Some(path) = paths.next_element()? {
+                groups.push(path);
+            }
+            Ok(groups)
+        }
+    }
+    from.deserialize_any(Groups)
 }
 
 /// What a run came to, as its keeper recorded it.

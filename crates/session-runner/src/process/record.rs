@@ -47,6 +47,15 @@ pub fn recover_keeper(state_file: &Utf8Path, run: RunId) -> io::Result<KeeperSta
     Ok(KeeperState::Gone(Some(*record)))
 }
 
+/// What the keeper of this run has recorded so far: what was applied to it, and after the end what has changed. `None`
+/// if it has recorded nothing, or if a crash of the machine has torn it.
+pub fn keeper_record(state_file: &Utf8Path, run: RunId) -> io::Result<Option<KeeperRecord>> {
+    Ok(match read(state_file)? {
+        Read::Whole(record) if record.run == run => Some(*record),
+        Read::Whole(_) | Read::Missing | Read::Torn => None,
+    })
+}
+
 /// A keeper that another process started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LivingKeeper {

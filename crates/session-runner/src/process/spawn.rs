@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use camino::Utf8Path;
 use rustix::io::Errno;
 
-use super::protocol::{KeeperSpec, SpawnFailure, SpawnFailureKind};
+use super::protocol::{SpawnFailure, SpawnFailureKind};
 
 /// Marks every descriptor that this process was given, apart from the standard ones, so that no keeper inherits it.
 /// A keeper that did would have to start itself a second time to be rid of it.
@@ -48,20 +48,31 @@ pub(super) fn replace_self(arguments: Vec<OsString>) -> io::Error {
     Command::new("/proc/self/exe").arg0(name).args(arguments).env_clear().exec()
 }
 
+/// The launcher of a sandbox: this program once more, leader of a process group of its own.
+pub(super) fn launcher(arguments: &[String]) -> Command {
+    let mut command = command("/proc/self/exe", Utf8Path::new("/"));
+    command.args(arguments).process_group(0);
+    command
+}
+
 /// The program of a run, leader of a process group of its own.
-pub(super) fn child(spec: &KeeperSpec) -> Result<std::process::Child, SpawnFailure> {
-    let Some((program, arguments)) = spec.argv.split_first() else {
+pub(super) fn child(
+    argv: &[String],
+    env: &[(String, String)],
+    cwd: &Utf8Path,
+) -> Result<std::process::Child, SpawnFailure> {
+    let Some((program, arguments)) = argv.split_first() else {
         return Err(SpawnFailure { kind: SpawnFailureKind::Spec, message: "argv is empty".into() });
     };
     // Asked beforehand: the error of the start itself does not say which of the two paths it means.
-    match fs::metadata(&spec.cwd) {
+    match fs::metadata(cwd) {
         Ok(metadata) if metadata.is_dir() => {}
-        Ok(_) => return Err(bad_directory(spec, "it is not a directory")),
-        Err(error) => return Err(bad_directory(spec, &reason(&error))),
+        Ok(_) => return Err(bad_directory(cwd, "it is not a directory")),
+        Err(error) => return Err(bad_directory(cwd, &reason(&error))),
     }
-    command(program, &spec.cwd)
+    command(program, cwd)
         .args(arguments)
-        .envs(spec.env.iter().map(|(name, value)| (name, value)))
+        .envs(env.iter().map(|(name, value)| (name, value)))
         .process_group(0)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -69,21 +80,25 @@ pub(super) fn child(spec: &KeeperSpec) -> Result<std::process::Child, SpawnFailu
         .map_err(|error| failure(program, &error))
 }
 
-fn bad_directory(spec: &KeeperSpec, why: &str) -> SpawnFailure {
-    let message = format!("cannot start in {}: {why}", spec.cwd);
+fn bad_directory(cwd: &Utf8Path, why: &str) -> SpawnFailure {
+    let message = format!("cannot start in {cwd}: {why}");
     SpawnFailure { kind: SpawnFailureKind::WorkingDirectory, message }
 }
 
 fn failure(program: &str, error: &io::Error) -> SpawnFailure {
-    let kind = match error.raw_os_error().map(Errno::from_raw_os_error) {
+    let shown: String = program.chars().take(200).collect();
+    SpawnFailure { kind: kind_of(error), message: format!("cannot start {shown:?}: {}", reason(error)) }
+}
+
+/// What the system's error says about a start.
+pub(super) fn kind_of(error: &io::Error) -> SpawnFailureKind {
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::NOENT | Errno::NOTDIR) => SpawnFailureKind::NotFound,
         Some(Errno::ACCESS | Errno::PERM) => SpawnFailureKind::Permission,
         Some(Errno::TOOBIG) => SpawnFailureKind::TooLong,
         Some(Errno::AGAIN | Errno::NOMEM | Errno::MFILE | Errno::NFILE) => SpawnFailureKind::Exhausted,
         _ => SpawnFailureKind::Other,
-    };
-    let shown: String = program.chars().take(200).collect();
-    SpawnFailure { kind, message: format!("cannot start {shown:?}: {}", reason(error)) }
+    }
 }
 
 /// What the system says, without the number.

@@ -8,7 +8,7 @@ use std::process::Stdio;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use camino::{Utf8Path, Utf8PathBuf};
+use camino::Utf8PathBuf;
 use rustix::process::Signal;
 use session_core::RunId;
 use thiserror::Error;
@@ -20,10 +20,12 @@ use tokio::time::timeout;
 use super::identity::ProcessIdentity;
 use super::orphans::{self, OrphansEnded};
 use super::protocol::{
-    KeeperReport, KeeperSpec, Order, Progress, RunEnd, RunOutcome, SpawnFailure, SpecError, Started,
+    KeeperRecord, KeeperReport, KeeperSpec, Order, Progress, RunEnd, RunOutcome, SpawnFailure, SpecError,
+    Started,
 };
 use super::pump::set_nonblocking;
-use super::record::{KeeperState, recover_keeper};
+use super::record::{KeeperState, keeper_record, recover_keeper};
+use super::scope::Applied;
 use super::spawn;
 
 /// The longest that a keeper may take to start the program.
@@ -90,6 +92,7 @@ pub struct Supervised {
     line: Vec<u8>,
     lifeline: Arc<OwnedFd>,
     started: Started,
+    record: Option<Box<KeeperRecord>>,
     run: RunId,
     state_file: Utf8PathBuf,
     last: Last,
@@ -143,12 +146,15 @@ impl Supervised {
         };
         let lifeline = stdin.into_owned_fd().map_err(failed)?;
         set_nonblocking(&lifeline).map_err(failed)?;
+        // Written before the program was reported to have started; it is more than a pipe takes in one piece.
+        let record = keeper_record(&spec.state_file, spec.run).ok().flatten().map(Box::new);
         Ok(Self {
             keeper,
             reports,
             line,
             lifeline: Arc::new(lifeline),
             started,
+            record,
             run: spec.run,
             state_file: spec.state_file.clone(),
             last: Last::No,
@@ -167,10 +173,16 @@ impl Supervised {
         &self.started.child
     }
 
-    /// The cgroup of the tree, where there is one.
+    /// The directories of the tree's cgroup; none where there is no cgroup.
     #[must_use]
-    pub fn cgroup(&self) -> Option<&Utf8Path> {
-        self.started.cgroup.as_deref()
+    pub fn cgroups(&self) -> &[Utf8PathBuf] {
+        self.record.as_ref().map_or(&[], |record| &record.cgroups)
+    }
+
+    /// What was applied to the run, as its keeper recorded it; `None` if it could not write that down.
+    #[must_use]
+    pub fn applied(&self) -> Option<&Applied> {
+        self.record.as_ref()?.applied.as_ref()
     }
 
     /// Something to give orders with, from anywhere.
@@ -218,8 +230,8 @@ impl Supervised {
             return Ok(Last::Known(end));
         }
         let run = self.run;
-        let cgroup = self.started.cgroup.clone();
-        Ok(Last::Cleaning(tokio::task::spawn_blocking(move || orphans::end_run(run, cgroup.as_deref()))))
+        let cgroups = self.cgroups().to_vec();
+        Ok(Last::Cleaning(tokio::task::spawn_blocking(move || orphans::end_run(run, &cgroups))))
     }
 }
 

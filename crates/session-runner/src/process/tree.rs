@@ -57,7 +57,7 @@ pub(super) fn descendants(root: i32) -> io::Result<Vec<ProcessIdentity>> {
 }
 
 /// Asks them all to end. One that was stopped is woken, or it would never see the signal.
-pub(super) fn terminate(processes: &[ProcessIdentity]) {
+pub(super) fn terminate<'p>(processes: impl IntoIterator<Item = &'p ProcessIdentity>) {
     for process in processes {
         for signal in [Signal::TERM, Signal::CONT] {
             send(process, signal);

@@ -7,15 +7,18 @@ use std::process::{Child, Command, ExitCode, Stdio};
 
 use camino::{Utf8Path, Utf8PathBuf};
 use rustix::event::{PollFd, PollFlags, poll};
+use sandbox::{Level, Network, Policy};
 use session_core::{Env, RunId, SessionId};
 use session_runner::process::{
-    CgroupPreference, KeeperProgram, KeeperSpec, OnHostLoss, ProcessIdentity, RunEnd, RunReport, Supervised,
+    CgroupPreference, Confinement, KeeperProgram, KeeperSpec, OnHostLoss, ProcessIdentity, RunEnd, RunReport,
+    Setting, Supervised, TreeLimits,
 };
 use session_runner::workspace::log::{LogReader, LogRecord, LogRotation, Start, Stream};
 use tempfile::TempDir;
 
 pub(crate) const KEEPER: &str = "__keeper";
 pub(crate) const HOST: &str = "__host";
+pub(crate) const LAUNCHER: &str = "__launch";
 pub(crate) const PROGRAM: &str = "__program";
 /// Where the programs of the tests are.
 pub(crate) const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
@@ -40,8 +43,9 @@ impl Place {
             session,
             run,
             argv: argv.iter().map(|argument| (*argument).into()).collect(),
-            env: vec![("PATH".into(), PATH.into()), ("ROOMETTE_RUN_ID".into(), run.to_string())],
-            cwd: self.path.clone(),
+            setting: Setting::Open { env: environment(run), cwd: self.path.clone() },
+            limits: TreeLimits::default(),
+            watch: Vec::new(),
             log: self.path.join("log"),
             rotation: LogRotation::default(),
             state_file: self.path.join("keeper.json"),
@@ -55,6 +59,24 @@ impl Place {
     /// The same for a shell script.
     pub(crate) fn script(&self, script: &str) -> KeeperSpec {
         self.spec(&["sh", "-c", script])
+    }
+
+    /// The same in a sandbox that has the directory `work` of this place as its only root, and a shell's programs.
+    pub(crate) fn confined(&self, level: Level, script: &str) -> KeeperSpec {
+        let spec = self.script(script);
+        let work = self.work();
+        let policy = Policy::new(&work).allow_write(&work).with_network(Network::None);
+        let policy = environment(spec.run)
+            .into_iter()
+            .fold(policy, |policy, (name, value)| policy.with_variable(name, value));
+        KeeperSpec { setting: confinement(policy, level), ..spec }
+    }
+
+    /// A directory for the program, apart from what the keeper writes.
+    pub(crate) fn work(&self) -> Utf8PathBuf {
+        let work = self.path.join("work");
+        fs::create_dir_all(&work).unwrap();
+        work
     }
 
     pub(crate) fn records(&self) -> Vec<LogRecord> {
@@ -76,6 +98,16 @@ impl Place {
     pub(crate) fn stdout(&self) -> String {
         String::from_utf8(self.output(Stream::Stdout)).unwrap()
     }
+}
+
+/// The policy as it is approved at this moment.
+pub(crate) fn confinement(policy: Policy, level: Level) -> Setting {
+    let roots = policy.clone().seal().unwrap().places();
+    Setting::Confined(Box::new(Confinement { policy, roots, level, launcher: vec![LAUNCHER.into()] }))
+}
+
+pub(crate) fn environment(run: RunId) -> Vec<(String, String)> {
+    vec![("PATH".into(), PATH.into()), ("ROOMETTE_RUN_ID".into(), run.to_string())]
 }
 
 pub(crate) fn ids() -> (SessionId, RunId) {

@@ -5,8 +5,8 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use session_runner::process::protocol::SpecError;
 use session_runner::process::{
-    Exit, KeeperProgram, KeeperSpec, KeeperState, RunOutcome, SpawnError, SpawnFailure, SpawnFailureKind,
-    Supervised, recover_keeper,
+    Exit, KeeperProgram, KeeperSpec, KeeperState, RunOutcome, Setting, SpawnError, SpawnFailure,
+    SpawnFailureKind, Supervised, recover_keeper,
 };
 use session_runner::workspace::log::Stream;
 
@@ -27,8 +27,9 @@ pub(crate) fn argv_travels_verbatim() {
 pub(crate) fn the_environment_is_what_was_given() {
     let place = Place::new();
     let mut spec = place.spec(&["/usr/bin/env", "-0"]);
-    spec.env =
+    let env =
         vec![("A".into(), "1".into()), ("B".into(), "two\nlines = 'x'".into()), ("C".into(), String::new())];
+    spec.setting = Setting::Open { env, cwd: place.path.clone() };
     assert_eq!(run(&spec).exit, Some(Exit::Code(0)));
     // The log ends the line that the program has not ended.
     assert_eq!(place.output(Stream::Stdout), b"A=1\0B=two\nlines = 'x'\0C=\0\n");
@@ -63,8 +64,10 @@ pub(crate) fn what_cannot_be_started_says_why() {
     let script = place.path.join("script");
     fs::write(&script, "#!/bin/sh\n").unwrap();
     fs::set_permissions(&script, fs::Permissions::from_mode(0o600)).unwrap();
-    let missing = KeeperSpec { cwd: place.path.join("gone"), ..place.spec(&["true"]) };
-    let file = KeeperSpec { cwd: script.clone(), ..place.spec(&["true"]) };
+    let start_in =
+        |cwd| KeeperSpec { setting: Setting::Open { env: Vec::new(), cwd }, ..place.spec(&["true"]) };
+    let missing = start_in(place.path.join("gone"));
+    let file = start_in(script.clone());
     let huge = "x".repeat(1 << 20);
     for (spec, kind, words) in [
         (place.spec(&["no-such-program"]), SpawnFailureKind::NotFound, "\"no-such-program\": no such file"),
@@ -87,8 +90,10 @@ pub(crate) fn what_no_process_can_hold_is_refused_before_anything_is_made() {
     let good = place.spec(&["true"]);
     let with_argv =
         |argv: &[&str]| KeeperSpec { argv: argv.iter().map(|a| (*a).into()).collect(), ..good.clone() };
-    let with_env =
-        |name: &str, value: &str| KeeperSpec { env: vec![(name.into(), value.into())], ..good.clone() };
+    let with = |setting| KeeperSpec { setting, ..good.clone() };
+    let with_env = |name: &str, value: &str| {
+        with(Setting::Open { env: vec![(name.into(), value.into())], cwd: place.path.clone() })
+    };
     for (spec, expect) in [
         (with_argv(&[]), SpecError::NoProgram),
         (with_argv(&[""]), SpecError::NoProgram),
@@ -97,7 +102,7 @@ pub(crate) fn what_no_process_can_hold_is_refused_before_anything_is_made() {
         (with_env("A=B", "x"), SpecError::VariableName("A=B".into())),
         (with_env("", "x"), SpecError::VariableName(String::new())),
         (
-            KeeperSpec { cwd: "here".into(), ..good.clone() },
+            with(Setting::Open { env: Vec::new(), cwd: "here".into() }),
             SpecError::Relative { field: "cwd", path: "here".into() },
         ),
     ] {

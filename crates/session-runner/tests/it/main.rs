@@ -1,5 +1,5 @@
-//! The tests with real processes. One binary is all of it: the tests, the keeper, a host that can be killed,
-//! and the programs that are run. So it brings its own small harness, which speaks the protocol of libtest as
+//! The tests with real processes. One binary is all of it: the tests, the keeper, the sandbox's launcher, a host
+//! that can be killed, and the programs that are run. So it brings its own small harness, which speaks the protocol of libtest as
 //! far as cargo and nextest use it.
 
 #![forbid(unsafe_code)]
@@ -10,6 +10,7 @@
     reason = "as in every test; without libtest's harness clippy cannot see that these are tests"
 )]
 
+mod confined;
 mod fixture;
 mod harness;
 mod keeper;
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.first().map(String::as_str) {
         Some(fixture::KEEPER) => session_runner::process::keeper_main(),
+        Some(fixture::LAUNCHER) => sandbox::launcher::main(),
         Some(fixture::HOST) => fixture::host(&arguments),
         Some(fixture::PROGRAM) => programs::run(arguments.get(1..).unwrap_or_default()),
         _ => harness::run(&arguments, TESTS),
@@ -59,6 +61,15 @@ const TESTS: &[harness::Test] = harness::tests![
     keeper_output::a_full_disk_is_counted_and_does_not_stop_the_run,
     keeper_output::a_prompt_is_shown_before_its_line_ends,
     keeper_output::a_host_that_does_not_read_slows_nothing,
+    confined::a_confined_program_ends_as_any_other,
+    confined::what_was_applied_is_recorded_before_anybody_hears_of_the_start,
+    confined::a_stop_reaches_the_program_once,
+    confined::a_deaf_tree_is_killed_after_the_grace,
+    confined::a_kill_takes_the_whole_tree,
+    confined::daemons_end_with_a_confined_program,
+    confined::what_the_sandbox_refuses_says_why,
+    confined::the_death_of_the_host_ends_a_confined_tree,
+    confined::what_a_killed_keeper_leaves_ends,
     orphans::the_death_of_the_host_ends_the_tree,
     orphans::an_adopted_run_outlives_its_host_and_can_be_stopped,
     orphans::an_adopted_run_ends_by_itself_and_is_recorded,

@@ -10,11 +10,11 @@ use session_core::testing::MemoryStore;
 use session_core::testing::conformance::{Fixture, LEASE, TICK};
 use session_manager::recovery::OnHostLoss as Policy;
 use session_manager::{Coordinator, DispatchOptions};
-use session_runner::process::OnHostLoss;
+use session_runner::process::{OnHostLoss, Setting};
 use session_runner::workspace::Layout;
 use session_runner::{Recovery, recover};
 
-use crate::fixture::{Place, block_on, living, other_host, this_program, until_ended};
+use crate::fixture::{Place, block_on, environment, living, other_host, this_program, until_ended};
 
 /// A store with its runner, and a data directory.
 struct Left {
@@ -56,8 +56,7 @@ pub(crate) fn what_had_not_begun_takes_nothing_else_along() {
         let directory = left.layout.session(running.session);
         std::fs::create_dir_all(directory.root()).unwrap();
         (spec.run, spec.session, spec.state_file) = (running.id, running.session, directory.keeper_state());
-        spec.env.retain(|(name, _)| name != "ROOMETTE_RUN_ID");
-        spec.env.push(("ROOMETTE_RUN_ID".into(), running.id.to_string()));
+        spec.setting = Setting::Open { env: environment(running.id), cwd: left.place.path.clone() };
         spec.on_host_loss = OnHostLoss::Adopt;
         let (mut host, keeper) = other_host(this_program(), &left.place, &spec, "ready");
         host.kill();

@@ -1,0 +1,229 @@
+//! Runs in a sandbox: what was applied, what is refused, and how they end.
+
+use std::fs;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use sandbox::{Level, Network, Policy};
+use session_runner::process::orphans::end_run;
+use session_runner::process::{
+    EndCause, Exit, KeeperSpec, KeeperState, RunOutcome, SpawnError, SpawnFailure, SpawnFailureKind,
+    Supervised, recover_keeper,
+};
+
+use crate::fixture::{
+    Place, block_on, confinement, end, keeper_program, living, other_host, run, start, this_program,
+    until_ended, until_line,
+};
+
+const LEVELS: [Level; 2] = [Level::Floor, Level::Full];
+
+pub(crate) fn a_confined_program_ends_as_any_other() {
+    for level in LEVELS {
+        for (script, exit) in [
+            ("echo out; echo err >&2; exit 7", Exit::Code(7)),
+            ("kill -KILL $$", Exit::Signal(9)),
+            ("kill -SEGV $$", Exit::Signal(11)),
+        ] {
+            let place = Place::new();
+            let end = run(&place.confined(level, script));
+            assert_eq!((end.exit, end.cause), (Some(exit), EndCause::Exited), "{level} {script}");
+            assert_eq!((end.leftover_killed, end.survivors, end.log_errors), (0, 0, 0), "{level} {script}");
+        }
+    }
+}
+
+pub(crate) fn what_was_applied_is_recorded_before_anybody_hears_of_the_start() {
+    for level in LEVELS {
+        let place = Place::new();
+        fs::write(place.path.join("secret"), "secret").unwrap();
+        let spec = place.confined(level, "echo in > inside; cat ../secret; exit 3");
+        block_on(async {
+            let mut run = start(&spec).await;
+            let applied = run.applied().unwrap().clone();
+            let report = applied.report.unwrap();
+            assert_eq!((report.level, Some(report.policy)), (level, applied.digest));
+            assert_eq!(end(&mut run).await.exit, Some(Exit::Code(3)));
+        });
+        assert!(!place.stdout().contains("secret"));
+        assert_eq!(fs::read_to_string(place.work().join("inside")).unwrap(), "in\n");
+    }
+    let place = Place::new();
+    let applied = block_on(async {
+        let mut run = start(&place.script("exit 0")).await;
+        let applied = run.applied().cloned();
+        end(&mut run).await;
+        applied
+    });
+    assert_eq!(applied.unwrap().report, None, "without a sandbox there is nothing to report");
+}
+
+pub(crate) fn a_stop_reaches_the_program_once() {
+    for level in LEVELS {
+        let place = Place::new();
+        let spec = place.confined(
+            level,
+            "n=0; trap 'n=$((n+1)); echo term >> terms' TERM; echo ready; \
+             while [ $n = 0 ]; do sleep 1000 & wait $!; done; sleep 0.3; exit 5",
+        );
+        let end = stopped(&spec, None);
+        assert_eq!((end.exit, end.cause), (Some(Exit::Code(5)), EndCause::Stopped), "{level}");
+        assert_eq!(fs::read_to_string(place.work().join("terms")).unwrap(), "term\n", "{level}");
+    }
+}
+
+pub(crate) fn a_deaf_tree_is_killed_after_the_grace() {
+    for level in LEVELS {
+        let place = Place::new();
+        let spec = place.confined(
+            level,
+            "trap '' TERM; ( setsid sleep 1000 & ); sleep 1000 & echo ready; sleep 1000; sleep 1000",
+        );
+        let end = stopped(&spec, Some(Duration::from_millis(200)));
+        assert_eq!((end.exit, end.cause), (Some(Exit::Signal(9)), EndCause::Stopped), "{level}");
+        assert_eq!((end.survivors, living(spec.run)), (0, vec![]), "{level}");
+    }
+}
+
+pub(crate) fn a_kill_takes_the_whole_tree() {
+    for level in LEVELS {
+        let place = Place::new();
+        let spec = place.confined(level, "( setsid sleep 1000 & ); sleep 1000 & echo ready; wait");
+        let end = block_on(async {
+            let mut run = start(&spec).await;
+            until_line(&mut run, "ready").await;
+            assert!(living(spec.run).len() >= 3);
+            run.control().kill().unwrap();
+            end(&mut run).await
+        });
+        assert_eq!((end.exit, end.cause), (Some(Exit::Signal(9)), EndCause::Killed), "{level}");
+        assert_eq!((end.survivors, living(spec.run)), (0, vec![]), "{level}");
+    }
+}
+
+pub(crate) fn daemons_end_with_a_confined_program() {
+    for level in LEVELS {
+        let place = Place::new();
+        let spec = place.confined(
+            level,
+            "( setsid sh -c 'trap \"\" TERM; echo > up; sleep 1000' >/dev/null 2>&1 & ); \
+             while [ ! -e up ]; do :; done; exit 4",
+        );
+        let end = run(&spec);
+        assert_eq!((end.exit, end.cause), (Some(Exit::Code(4)), EndCause::Exited), "{level}");
+        assert_eq!((end.survivors, living(spec.run)), (0, vec![]), "{level}");
+    }
+}
+
+pub(crate) fn what_the_sandbox_refuses_says_why() {
+    let place = Place::new();
+    let good = place.confined(Level::Full, "touch started");
+    let with = |level, change: &dyn Fn(Policy) -> Policy| {
+        let policy = change(Policy::new(place.work()).allow_write(place.work()));
+        KeeperSpec {
+            setting: confinement(policy.with_variable("PATH", "/usr/bin:/bin"), level),
+            ..good.clone()
+        }
+    };
+    let replaced = {
+        let other = Place::new();
+        let spec = other.confined(Level::Full, "touch started");
+        fs::rename(other.work(), other.path.join("before")).unwrap();
+        fs::create_dir(other.path.join("work")).unwrap();
+        (other, spec)
+    };
+    let missing = {
+        let other = Place::new();
+        let spec = other.confined(Level::Floor, "touch started");
+        fs::remove_dir(other.work()).unwrap();
+        (other, spec)
+    };
+    for level in LEVELS {
+        let no_program = KeeperSpec { argv: vec!["no-such-program".into()], ..good.clone() };
+        let no_directory = with(level, &|policy| Policy { directory: place.work().join("gone"), ..policy });
+        for (spec, kind, words) in [
+            (no_program, SpawnFailureKind::NotFound, "no-such-program"),
+            (no_directory, SpawnFailureKind::WorkingDirectory, "work/gone"),
+            (replaced.1.clone(), SpawnFailureKind::SandboxPolicy, "approved"),
+            (missing.1.clone(), SpawnFailureKind::SandboxPolicy, "does not exist"),
+        ] {
+            refused(&spec, kind, words);
+        }
+    }
+    let loopback = with(Level::Floor, &|policy| policy.with_network(Network::Loopback));
+    refused(&loopback, SpawnFailureKind::Sandbox, "wants level full");
+    assert!(!place.work().join("started").exists());
+}
+
+pub(crate) fn the_death_of_the_host_ends_a_confined_tree() {
+    for level in LEVELS {
+        let place = Place::new();
+        let spec =
+            place.confined(level, "echo ready; ( setsid sleep 1000 & ); while :; do sleep 1000 & wait; done");
+        let (mut host, keeper) = other_host(this_program(), &place, &spec, "ready");
+        host.kill();
+        until_ended(&keeper);
+        let KeeperState::Ended(RunOutcome::Ended(end)) = recover_keeper(&spec.state_file, spec.run).unwrap()
+        else {
+            panic!("no end was recorded at {level}");
+        };
+        assert_eq!((end.exit, end.cause, end.survivors), (Some(Exit::Signal(15)), EndCause::HostLost, 0));
+        assert_eq!(living(spec.run), [], "{level}");
+    }
+}
+
+pub(crate) fn what_a_killed_keeper_leaves_ends() {
+    for level in LEVELS {
+        let place = Place::new();
+        let spec = place.confined(
+            level,
+            "trap '' TERM; ( setsid sh -c 'trap \"\" TERM; echo > up; sleep 1000' & ); \
+             while [ ! -e up ]; do :; done; echo ready; wait; sleep 1000; :",
+        );
+        let (mut host, keeper) = other_host(this_program(), &place, &spec, "ready");
+        let members = living(spec.run);
+        assert!(members.len() >= 3, "{members:?}");
+        let host_identity = session_runner::process::ProcessIdentity::of(i32::try_from(host.0.id()).unwrap())
+            .unwrap()
+            .unwrap();
+        // The host is held first, so that it cannot clean up.
+        host_identity.signal(Signal::STOP).unwrap();
+        keeper.signal(Signal::KILL).unwrap();
+        until_ended(&keeper);
+        if level == Level::Full {
+            members.iter().for_each(until_ended);
+            assert_eq!(living(spec.run), [], "the lifeline alone ends it");
+        }
+        host.kill();
+        let KeeperState::Gone(Some(record)) = recover_keeper(&spec.state_file, spec.run).unwrap() else {
+            panic!("a killed keeper records no end");
+        };
+        assert_eq!(record.applied.unwrap().report.unwrap().level, level);
+        assert_eq!(end_run(spec.run, &record.cgroups).unwrap().survivors, 0);
+        assert_eq!(living(spec.run), [], "{level}");
+        assert!(record.cgroups.iter().all(|group| !group.exists()), "{level}");
+    }
+}
+
+/// Starts it, waits until it is ready, stops it.
+fn stopped(spec: &KeeperSpec, grace: Option<Duration>) -> session_runner::process::RunEnd {
+    block_on(async {
+        let mut run = start(spec).await;
+        until_line(&mut run, "ready").await;
+        assert!(run.control().stop(grace).unwrap());
+        end(&mut run).await
+    })
+}
+
+#[track_caller]
+fn refused(spec: &KeeperSpec, kind: SpawnFailureKind, words: &str) -> SpawnFailure {
+    let failure = match block_on(Supervised::start(&keeper_program(), spec)) {
+        Err(SpawnError::Program(failure)) => failure,
+        other => panic!("expected a failure of the program, got {other:?}"),
+    };
+    assert_eq!(failure.kind, kind, "{failure:?}");
+    assert!(failure.message.contains(words), "{failure:?}");
+    let recorded = recover_keeper(&spec.state_file, spec.run).unwrap();
+    assert_eq!(recorded, KeeperState::Ended(RunOutcome::SpawnFailed(failure.clone())));
+    failure
+}
