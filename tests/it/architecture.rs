@@ -51,9 +51,9 @@ const EDGES: &[Row] = &[
     Row {
         name: "session-runner",
         ours: "sandbox session-core session-manager",
-        outside: "async-trait camino close_fds jiff rustix serde serde_json signal-hook tar tempfile thiserror tokio \
-                  tokio-util tracing zstd",
-        dev: "session-core tokio",
+        outside: "async-trait camino close_fds httparse jiff rustix serde serde_json signal-hook tar tempfile thiserror \
+                  tokio tokio-util tracing zstd",
+        dev: "proptest session-core tokio",
         build: "",
     },
     Row {
