@@ -8,7 +8,7 @@ use jiff::SignedDuration;
 use serde::Deserialize;
 
 use crate::failure::{Failure, Kind, Outcome};
-use crate::host::protocol::{BudgetWire, NewSessionWire, SessionWire, TaskWire};
+use crate::host::protocol::{BudgetWire, NewSessionWire, SandboxWire, SessionWire, TaskWire};
 use crate::{duration, select};
 
 /// A crew file.
@@ -41,6 +41,8 @@ struct CrewTask {
     metadata: Option<toml::Table>,
     #[serde(default)]
     budget: BudgetWire,
+    #[serde(default)]
+    sandbox: SandboxWire,
 }
 
 /// A crew, ready to be submitted.
@@ -85,8 +87,20 @@ pub fn read(path: &Utf8Path, defaults: &Defaults) -> Outcome<Crew> {
 }
 
 fn wire(task: CrewTask, directory: &Utf8Path, defaults: &Defaults) -> Outcome<TaskWire> {
-    let CrewTask { name, argv, after, env, workspace, project, label, timeout, priority, metadata, budget } =
-        task;
+    let CrewTask {
+        name,
+        argv,
+        after,
+        env,
+        workspace,
+        project,
+        label,
+        timeout,
+        priority,
+        metadata,
+        budget,
+        sandbox,
+    } = task;
     let fault = |field: &str, reason: String| Failure::usage(format!("task {name:?}.{field}: {reason}"));
     let label = label.unwrap_or_else(|| name.clone());
     select::label(&label).map_err(|failure| fault("label", failure.message))?;
@@ -113,6 +127,7 @@ fn wire(task: CrewTask, directory: &Utf8Path, defaults: &Defaults) -> Outcome<Ta
             project: project.map(Into::into),
             metadata,
             budget,
+            sandbox,
             parent: None,
         }),
         name: Some(name),

@@ -5,17 +5,27 @@ use session_runner::workspace::environment::check_variable;
 use crate::context::Context;
 use crate::failure::{Failure, Kind, Outcome};
 
-/// The caller's variables on the allow-list and in `run.pass_env`.
-pub fn base(context: &Context) -> Vec<(String, String)> {
+/// The caller's variables on the allow-list, in `run.pass_env`, and those that `--allow-env` names.
+pub fn base(context: &Context, allowed: &[String]) -> Outcome<Vec<(String, String)>> {
     let mut base = context.host_environment().pairs().to_vec();
-    for name in &context.config.run.pass_env {
-        if let Some(value) = context.variable(name)
-            && !base.iter().any(|(found, _)| found == name)
-        {
-            base.push((name.clone(), value.into()));
+    let passed = context.config.run.pass_env.iter().map(|name| ("run.pass_env", name));
+    for (whose, name) in passed.chain(allowed.iter().map(|name| ("--allow-env", name))) {
+        let pattern = name.strip_suffix('*');
+        let plain = pattern.unwrap_or(name);
+        if plain.is_empty() {
+            return Err(Failure::usage(format!("{whose}: {name:?} would pass on everything"))
+                .hint("name a variable, or the beginning of some: LC_*"));
+        }
+        for (found, value) in &context.environment {
+            let meant = pattern.map_or(found == name, |beginning| found.starts_with(beginning));
+            // What is ours is set by us, and a whole group of names may hold some that no program can be given.
+            if meant && check_variable(found, value).is_ok() && !base.iter().any(|(known, _)| known == found)
+            {
+                base.push((found.clone(), value.clone()));
+            }
         }
     }
-    base
+    Ok(base)
 }
 
 /// What `--env` names: `NAME=VALUE`, or `NAME` for the caller's value.

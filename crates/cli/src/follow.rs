@@ -174,6 +174,8 @@ pub fn verdict(followed: &Followed) -> Option<Failure> {
         Kind::Timeout
     } else if all("budget_exhausted") {
         Kind::Budget
+    } else if all("sandbox_unavailable") {
+        Kind::Denied
     } else {
         Kind::Error
     };

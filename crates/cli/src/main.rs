@@ -1,7 +1,6 @@
 //! The roomette command: the composition root, the only place that knows the store and the manager.
 //!
-//! The same program is the command, the host in the background and the keeper of each run. The keeper is dispatched
-//! before a runtime or a thread starts, because it forks.
+//! The same program is the command, the host in the background, the keeper of each run and the launcher of its sandbox.
 
 #![forbid(unsafe_code)]
 #![expect(
@@ -26,6 +25,7 @@ mod paths;
 mod records;
 mod resume;
 mod select;
+mod size;
 mod telemetry;
 mod transfer;
 mod view;
@@ -40,10 +40,15 @@ use crate::failure::{Failure, Kind, Outcome};
 
 /// The hidden first argument by which this program is the keeper of a run.
 pub const KEEPER: &str = "__keeper";
+/// The hidden first argument by which this program is the launcher of a sandbox.
+pub const LAUNCHER: &str = "__launch";
 
 fn main() -> ExitCode {
-    if std::env::args_os().nth(1).is_some_and(|first| first == KEEPER) {
-        return session_runner::process::keeper_main();
+    // Before a runtime or a thread starts: both fork, and a sandbox is taken on by a single thread.
+    match std::env::args_os().nth(1) {
+        Some(first) if first == KEEPER => return session_runner::process::keeper_main(),
+        Some(first) if first == LAUNCHER => sandbox::launcher::main(),
+        Some(_) | None => {}
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,

@@ -14,7 +14,7 @@ use session_core::event::{Origin, Payload};
 use session_core::names::{AgentKey, Label, Principal, Producer};
 use session_core::ports::{EventStore as _, SessionStore as _};
 use session_core::session::{ManagedSession, NewSession};
-use session_core::{Env, Event, NewEvent, RunId, Seq, SessionId, WorkspaceKind};
+use session_core::{Env, Event, NewEvent, RunId, SandboxSpec, Seq, SessionId, WorkspaceKind};
 use session_store::SqlStore;
 
 use crate::failure::{Failure, Kind, Outcome};
@@ -112,6 +112,7 @@ pub async fn import(
     store: &SqlStore,
     lines: &[String],
     principal: Principal,
+    sandbox: SandboxSpec,
     env: &Env,
 ) -> Outcome<SessionId> {
     let mut numbered = lines.iter().enumerate().filter(|(_, line)| !line.trim().is_empty());
@@ -156,6 +157,8 @@ pub async fn import(
             .map_err(|error| fault(error.to_string()))?,
         kind: WorkspaceKind::Scratch,
         project: None,
+        // The installation's: a file grants nothing.
+        sandbox,
         metadata: Payload::parse(header.metadata.get()).map_err(|error| fault(error.to_string()))?,
         budget: Budget {
             tokens_max: header.budget.tokens,

@@ -14,6 +14,10 @@ use session_core::{Event, ManagedSession};
 use crate::host::protocol::Update;
 use crate::money;
 
+pub mod sandbox;
+
+use sandbox::SandboxView;
+
 /// A session.
 #[derive(Debug, Serialize)]
 pub struct SessionView {
@@ -50,6 +54,8 @@ pub struct SessionView {
     /// The session whose log it began with.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub forked_from: Option<ForkView>,
+    /// What its processes may touch, reach and use up.
+    pub sandbox: SandboxView,
     /// What it may use up, and what it has used.
     pub budget: AccountView,
     /// When it was created.
@@ -221,6 +227,7 @@ impl SessionView {
             forked_from: session
                 .forked_from
                 .map(|fork| ForkView { session: fork.source.to_string(), at: fork.upto.0 }),
+            sandbox: SandboxView::new(&session.sandbox),
             budget: AccountView::new(session),
             created_at: session.created_at,
             active_at: session.active_at,
@@ -265,6 +272,9 @@ pub struct RunView {
     pub argv: Vec<String>,
     /// The names of the variables that it was given.
     pub env: Vec<String>,
+    /// What the kernel held of its session's sandbox.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<Box<RawValue>>,
     /// The longest wall time in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_s: Option<f64>,
@@ -308,6 +318,10 @@ impl RunView {
             message: ended.map(|(_, ending)| ending.message.clone()).filter(|message| !message.is_empty()),
             argv: run.spec.argv.clone(),
             env: run.spec.env.iter().map(|(name, _)| name.clone()).collect(),
+            sandbox: run
+                .sandbox
+                .as_ref()
+                .and_then(|report| RawValue::from_string(report.as_str().into()).ok()),
             timeout_s: run.spec.timeout.map(|timeout| timeout.as_secs_f64()),
             priority: run.priority,
             waiting_for: run.waiting_for,

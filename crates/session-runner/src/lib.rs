@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+mod confinement;
 pub mod doctor;
 pub mod egress;
 mod executors;
@@ -16,9 +17,11 @@ mod progress;
 mod recover;
 mod room;
 mod runner;
+pub mod scope;
 mod slots;
 pub mod workspace;
 
+pub use confinement::Launcher;
 pub use progress::Progress;
 pub use recover::{Adopted, Recovery, recover};
 pub use room::{Door, Refusal, Room, Rooms};

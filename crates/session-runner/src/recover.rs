@@ -192,6 +192,7 @@ impl Left<'_> {
 
     async fn end(&self, run: Run, ending: Ending, result: Option<Payload>) -> StoreResult<Run> {
         let run = reach(self.coordinator, run, ending.kind).await?;
+        let result = outcome::with_changes(result, &self.directory, run.id);
         let finished = self.coordinator.finish(run.fence(), ending, result).await?;
         self.record(&finished);
         Ok(finished)
@@ -209,7 +210,7 @@ async fn reach(coordinator: &Coordinator, mut run: Run, kind: EndKind) -> StoreR
             run = coordinator.advance(run.fence(), RunProgress::Starting).await?;
         }
         if run.state.phase() == RunPhase::Starting {
-            run = coordinator.advance(run.fence(), RunProgress::Running).await?;
+            run = coordinator.advance(run.fence(), RunProgress::RUNNING).await?;
         }
     }
     Ok(run)

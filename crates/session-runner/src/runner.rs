@@ -17,6 +17,7 @@ use tokio::task::{self, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use crate::confinement::Launcher;
 use crate::executors::Order;
 use crate::executors::command::{Execution, Start};
 use crate::held::HeldRuns;
@@ -41,6 +42,8 @@ pub struct RunnerOptions {
     pub log: LogRotation,
     /// What becomes of running processes when this process goes away.
     pub on_host_loss: OnHostLoss,
+    /// The same program as the launcher of sandboxes.
+    pub launcher: Arc<Launcher>,
     /// The program that keeps each run.
     pub keeper: KeeperProgram,
     /// How often claims are renewed, and those that ran out are looked for: at most a third of the lease.

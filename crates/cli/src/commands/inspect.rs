@@ -90,6 +90,9 @@ fn text_of(everything: &Everything) -> String {
     add("used", Some(session.active_at.to_string()));
     add("expires", session.expires_at.map(|at| at.to_string()));
     add("budget", Some(session.budget.in_one_line()));
+    for (name, value) in session.sandbox.lines() {
+        add(name, Some(value));
+    }
     add("workspace", Some(session.workspace.kind.into()));
     add("project", session.workspace.project.clone());
     match session.workspace.removed_at {
@@ -120,6 +123,10 @@ fn run_lines(run: &RunView) -> Vec<String> {
     let argv = serde_json::to_string(&run.argv).unwrap_or_default();
     add("argv", Some(argv));
     add("env", Some(run.env.join(" ")).filter(|names| !names.is_empty()));
+    let report = run.sandbox.as_ref().and_then(|report| serde_json::from_str(report.get()).ok());
+    for (name, value) in report.iter().flat_map(view::sandbox::held) {
+        add(name, Some(value));
+    }
     add("started", run.started_at.map(|at| at.to_string()));
     add("ended", run.ended_at.map(|at| at.to_string()));
     let elapsed = run.started_at.zip(run.ended_at).map(|(from, to)| view::duration(to.duration_since(from)));

@@ -50,7 +50,8 @@ pub async fn execute(context: &Context, args: &RecoverArgs) -> Outcome<()> {
 
 /// Runs every session again whose last run was lost, now or at an earlier recovery.
 async fn run_again(context: &Context) -> Outcome<()> {
-    let defaults = run::defaults(context, &TaskArgs { env: Vec::new(), timeout: None })?;
+    let defaults =
+        run::defaults(context, &TaskArgs { env: Vec::new(), allow_env: Vec::new(), timeout: None })?;
     let defaults = Defaults { timeout: None, ..defaults };
     let lost = sessions_whose_last_run(context, |phase| phase == RunPhase::Lost).await?;
     let tasks: Vec<_> =

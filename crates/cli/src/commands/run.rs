@@ -5,14 +5,14 @@ use session_core::names::ExternalKey;
 use session_core::{SessionId, WorkspaceKind};
 use session_runner::workspace::check_repository;
 
-use crate::args::{RunArgs, TaskArgs};
+use crate::args::{RunArgs, SandboxArgs, TaskArgs};
 use crate::context::{Context, current_directory};
 use crate::crew::{self, Defaults};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::follow::{self, Followed, OnInterrupt, Watched};
 use crate::host::link::{self, Connection};
 use crate::host::protocol::{
-    BudgetWire, Enqueued, NewSessionWire, Reply, Request, SessionWire, Submit, TaskWire, Update,
+    BudgetWire, Enqueued, NewSessionWire, Reply, Request, SandboxWire, SessionWire, Submit, TaskWire, Update,
 };
 use crate::{environment, output, select, view};
 
@@ -57,7 +57,20 @@ pub async fn enqueue(connection: &mut Connection, submit: Submit) -> Outcome<Vec
     let Reply::Submitted(enqueued) = connection.ask(&Request::Submit(submit)).await? else {
         return Err(Reply::unexpected());
     };
+    warn_of_what_is_unconfined(&enqueued);
     Ok(enqueued)
+}
+
+/// Says of runs that nothing confines what that means, each time.
+fn warn_of_what_is_unconfined(enqueued: &[Enqueued]) {
+    let mut unconfined = enqueued.iter().filter(|at| at.unconfined).map(|at| at.session.to_string());
+    let Some(first) = unconfined.next() else { return };
+    let more = unconfined.count();
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    output::say(&format!("warning: sandbox off, nothing confines {}{more}:", view::short(&first)));
+    for gap in ::sandbox::unconfined() {
+        output::say(&format!("  - {gap}"));
+    }
 }
 
 /// Watches runs until they are over, then says what each came to.
@@ -114,6 +127,7 @@ fn submission(context: &Context, args: RunArgs, parent: Option<SessionId>) -> Ou
             turns: args.limits.turns,
             cost_micros: args.limits.cost,
         },
+        sandbox: sandbox(args.sandbox),
         parent,
     };
     let session = match args.key {
@@ -137,10 +151,24 @@ fn submission(context: &Context, args: RunArgs, parent: Option<SessionId>) -> Ou
     Ok(Submit { principal, at_once: args.at_once, tasks: vec![task; args.count as usize] })
 }
 
+fn sandbox(args: SandboxArgs) -> SandboxWire {
+    SandboxWire {
+        level: args.sandbox,
+        net: args.net,
+        net_allow: args.net_allow,
+        allow_read: args.allow_read,
+        allow_write: args.allow_write,
+        memory_bytes: args.max_memory,
+        processes: args.max_processes,
+        file_size_bytes: args.max_file_size,
+        write_bytes: args.max_writes,
+    }
+}
+
 /// What the caller's environment and flags give to every task.
 pub fn defaults(context: &Context, args: &TaskArgs) -> Outcome<Defaults> {
     Ok(Defaults {
-        base_env: environment::base(context),
+        base_env: environment::base(context, &args.allow_env)?,
         env: environment::named(context, &args.env)?,
         timeout: args.timeout.or(context.config.run.timeout),
     })

@@ -4,4 +4,4 @@ mod layers;
 mod schema;
 
 pub use layers::{Layer, Sources, Trust, load};
-pub use schema::{Config, Eviction, HostLoss, Synchronous};
+pub use schema::{Config, Eviction, HostLoss, Net, SandboxConfig, Synchronous};

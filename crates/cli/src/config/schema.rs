@@ -1,8 +1,10 @@
 //! Every setting, its default and its range.
 
+use camino::Utf8PathBuf;
 use jiff::SignedDuration;
 use jiff::fmt::serde::duration::friendly::compact as friendly;
 use serde::{Deserialize, Serialize};
+use session_core::sandbox::{Endpoint, ProcessLimits, SandboxLevel};
 
 use crate::duration;
 
@@ -18,6 +20,8 @@ pub struct Config {
     pub run: RunConfig,
     /// How many sessions there may be, for how long, and what each may use up.
     pub limits: LimitsConfig,
+    /// What the processes of a new session may touch, reach and use up, unless it says otherwise.
+    pub sandbox: SandboxConfig,
     /// The logs of sessions.
     pub log: LogConfig,
     /// The removal of old workspaces.
@@ -129,6 +133,47 @@ pub enum Eviction {
     TerminateOldest,
 }
 
+/// What the processes of a new session may touch, reach and use up, unless it says otherwise.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SandboxConfig {
+    /// `best` for what the machine offers and never less than floor, `full`, `floor`, or `off`.
+    pub level: SandboxLevel,
+    /// `open`, `none`, `loopback`, or `allow` for `net_allow` alone.
+    pub net: Net,
+    /// What sessions reach through the host's proxy with `net = "allow"`: `HOST:PORT`, `*.DOMAIN:PORT`.
+    pub net_allow: Vec<Endpoint>,
+    /// Directories that every session may read beyond its own.
+    pub allow_read: Vec<Utf8PathBuf>,
+    /// Directories that every session may change beyond its own.
+    pub allow_write: Vec<Utf8PathBuf>,
+    /// Where projects and further directories of sessions may lie; nothing for anywhere.
+    pub roots: Vec<Utf8PathBuf>,
+    /// Memory of a run in bytes; 0 for no limit.
+    pub memory_bytes: u64,
+    /// Processes and threads of a run at once; 0 for no limit.
+    pub processes: u64,
+    /// The largest file that a run may write, in bytes; 0 for no limit.
+    pub file_size_bytes: u64,
+    /// What a run may write to disk in all, in bytes; 0 for no limit.
+    pub write_bytes: u64,
+}
+
+/// What a session may reach over a network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Net {
+    /// Whatever the machine reaches.
+    Open,
+    /// Nothing, not even itself.
+    None,
+    /// Itself alone.
+    Loopback,
+    /// Itself, and what is named, through the host's proxy.
+    #[value(skip)]
+    Allow,
+}
+
 /// The logs of sessions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -172,8 +217,28 @@ impl Default for Config {
                 cost_micros: None,
                 tokens_per_hour: 1_000_000,
             },
+            sandbox: SandboxConfig::default(),
             log: LogConfig { max_bytes: 16 * 1024 * 1024, files: 4 },
             cleanup: CleanupConfig { older_than: SignedDuration::from_hours(24), archive: false },
+        }
+    }
+}
+
+impl Default for SandboxConfig {
+    fn default() -> Self {
+        let ProcessLimits { memory_bytes, processes, file_size_bytes, write_bytes } =
+            ProcessLimits::default();
+        Self {
+            level: SandboxLevel::Best,
+            net: Net::Open,
+            net_allow: Vec::new(),
+            allow_read: Vec::new(),
+            allow_write: Vec::new(),
+            roots: Vec::new(),
+            memory_bytes: memory_bytes.unwrap_or(0),
+            processes: processes.unwrap_or(0),
+            file_size_bytes: file_size_bytes.unwrap_or(0),
+            write_bytes: write_bytes.unwrap_or(0),
         }
     }
 }
@@ -198,6 +263,12 @@ impl Config {
         }
         if self.limits.active_sessions == 0 || self.limits.active_per_principal == Some(0) {
             return Err("limits: with no active session allowed nothing could ever run".into());
+        }
+        if self.sandbox.net == Net::Allow && self.sandbox.net_allow.is_empty() {
+            return Err("sandbox.net is \"allow\", and sandbox.net_allow names nothing".into());
+        }
+        if let Some(root) = self.sandbox.roots.iter().find(|root| !root.is_absolute()) {
+            return Err(format!("sandbox.roots: {root} is relative, give the whole path"));
         }
         positive("limits.idle_timeout", self.limits.idle_timeout)?;
         positive("limits.suspended_ttl", self.limits.suspended_ttl)?;

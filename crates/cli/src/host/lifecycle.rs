@@ -151,6 +151,7 @@ impl Operations {
             agent: like.agent,
             kind: like.workspace.kind,
             project: like.workspace.project,
+            sandbox: like.sandbox,
             metadata: like.metadata,
             budget: like.budget,
             parent: None,

@@ -11,6 +11,7 @@ pub mod lock;
 pub mod operations;
 pub mod protocol;
 pub mod runner_id;
+mod scope;
 pub mod server;
 mod socket;
 mod submit;

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use camino::Utf8Path;
 use jiff::{SignedDuration, Timestamp};
 use session_core::SessionId;
 use session_core::affinity::RunnerProfile;
@@ -176,7 +177,9 @@ impl Operations {
             }
             Request::Import { lines } => {
                 let principal = self.context.principal()?;
-                let session = transfer::import(&self.store, &lines, principal, &self.context.env).await?;
+                let sandbox = self.default_sandbox()?;
+                let session =
+                    transfer::import(&self.store, &lines, principal, sandbox, &self.context.env).await?;
                 // Nothing is alive behind it until somebody works in it.
                 self.suspend(&[session]).await?;
                 Ok(Reply::Imported(session))
@@ -269,6 +272,11 @@ impl Operations {
     /// The settings.
     pub(super) fn config(&self) -> &Config {
         &self.context.config
+    }
+
+    /// Where everything lies, and what no session sees.
+    pub(super) fn data_dir(&self) -> &Utf8Path {
+        &self.context.paths.data
     }
 
     pub(super) fn session_id(&self) -> SessionId {

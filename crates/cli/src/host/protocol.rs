@@ -3,10 +3,13 @@
 //! The host greets whoever connects; a command speaks only after that, so that a connection to a host that is just
 //! leaving is noticed before anything was asked. One request, then its reply, or, for `follow`, replies until the end.
 
+use camino::Utf8PathBuf;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
+use session_core::sandbox::{Endpoint, SandboxLevel};
 use session_core::{RunId, SessionId};
 
+use crate::config::Net;
 use crate::failure::{Failure, Kind};
 
 /// The longest line: a submission of many tasks with their environments fits.
@@ -156,6 +159,9 @@ pub struct NewSessionWire {
     pub metadata: String,
     /// What it may use up.
     pub budget: BudgetWire,
+    /// What its processes may touch, reach and use up.
+    #[serde(default)]
+    pub sandbox: SandboxWire,
     /// The session that starts it.
     pub parent: Option<SessionId>,
 }
@@ -172,6 +178,36 @@ pub struct BudgetWire {
     pub turns: Option<u64>,
     /// Cost in millionths of a US dollar.
     pub cost_micros: Option<u64>,
+}
+
+/// What a session's processes may touch, reach and use up; what is not given is the installation's setting.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SandboxWire {
+    /// How much the kernel must enforce.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub level: Option<SandboxLevel>,
+    /// What they may reach.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub net: Option<Net>,
+    /// What they may reach through the host's proxy; without `net` it means `allow`.
+    pub net_allow: Vec<Endpoint>,
+    /// Directories that they may read, beyond those of the installation.
+    pub allow_read: Vec<Utf8PathBuf>,
+    /// Directories that they may change, beyond those of the installation.
+    pub allow_write: Vec<Utf8PathBuf>,
+    /// Memory in bytes; 0 for no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+    /// Processes and threads at once; 0 for no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub processes: Option<u64>,
+    /// The largest file in bytes; 0 for no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file_size_bytes: Option<u64>,
+    /// What may be written to disk in all, in bytes; 0 for no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub write_bytes: Option<u64>,
 }
 
 /// How limits change.
@@ -251,6 +287,9 @@ pub struct Enqueued {
     pub session: SessionId,
     /// The run.
     pub run: RunId,
+    /// Nothing confines it: its session wants no sandbox.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unconfined: bool,
 }
 
 /// Where a run stands.

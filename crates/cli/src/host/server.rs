@@ -6,7 +6,7 @@ use std::time::Duration;
 use session_manager::recovery::OnHostLoss;
 use session_runner::process::KeeperProgram;
 use session_runner::workspace::log::LogRotation;
-use session_runner::{Door, Progress, Runner, RunnerOptions};
+use session_runner::{Door, Launcher, Progress, Runner, RunnerOptions};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
@@ -47,6 +47,10 @@ pub enum Stay {
 pub async fn serve(context: &Context, stay: Stay, up: impl FnOnce() -> Outcome<()>) -> Outcome<()> {
     context.paths.make_data()?;
     session_runner::process::keep_descriptors_private();
+    // Tokens and what sessions say pass through here: no other process looks into it.
+    if let Err(error) = session_runner::process::keep_memory_private() {
+        tracing::warn!(%error, "other processes of this user can look into the host");
+    }
     // Whoever started a host in the background holds the turn on its behalf.
     let turn = match stay {
         Stay::UntilTold => Some(take_turn(context).await?),
@@ -255,6 +259,7 @@ fn options(context: &Context) -> RunnerOptions {
             arguments: vec![crate::KEEPER.into()],
             stderr: Some(context.paths.host_log()),
         },
+        launcher: Arc::new(Launcher::new("/proc/self/exe", vec![crate::LAUNCHER.into()])),
         renew_every: Duration::from_secs(15),
     }
 }

@@ -9,13 +9,17 @@ use session_core::event::{Payload, PayloadError};
 use session_core::names::{AgentKey, ExternalKey, Label, Principal};
 use session_core::ports::{RunStore as _, SessionStore as _};
 use session_core::run::RunSpec;
+use session_core::sandbox::SandboxLevel;
 use session_core::session::NewSession;
-use session_core::{ManagedSession, SessionState};
+use session_core::{ManagedSession, SandboxSpec, SessionState};
 use session_manager::{Draft, Submission, Task, TaskSession};
 use session_runner::workspace::environment::check_variable;
 
 use super::operations::{Operations, bad_name};
-use super::protocol::{BudgetWire, Enqueued, NewSessionWire, Reply, SessionWire, Submit, TaskWire};
+use super::protocol::{
+    BudgetWire, Enqueued, NewSessionWire, Reply, SandboxWire, SessionWire, Submit, TaskWire,
+};
+use super::scope;
 use crate::failure::{Failure, Kind, Outcome};
 
 impl Operations {
@@ -24,6 +28,7 @@ impl Operations {
         let principal = Principal::new(&submit.principal).map_err(bad_name)?;
         let mut place = Place::Runner(self.profile().id);
         let mut tasks = Vec::with_capacity(submit.tasks.len());
+        let mut unconfined = Vec::with_capacity(submit.tasks.len());
         let alone = submit.tasks.len() == 1 && submit.tasks[0].name.is_none();
         for (index, wire) in submit.tasks.into_iter().enumerate() {
             let field =
@@ -36,29 +41,34 @@ impl Operations {
             };
             let (task, session) = self.task(wire, &principal).await.map_err(named)?;
             // A further run goes where the session's workspace lies.
-            if let Some(runner) = session.and_then(|session| session.workspace.runner) {
+            if let Some(runner) = session.as_ref().and_then(|session| session.workspace.runner) {
                 place = Place::Runner(runner);
             }
+            unconfined.push(level(&task, session.as_ref()) == SandboxLevel::Off);
             tasks.push(task);
         }
         let submission = Submission { principal, place, at_once: submit.at_once, tasks };
         let runs = self.coordinator().submit(submission).await?;
-        Ok(Reply::Submitted(runs.iter().map(|run| Enqueued { session: run.session, run: run.id }).collect()))
+        let enqueued = runs.iter().zip(unconfined);
+        let enqueued =
+            enqueued.map(|(run, unconfined)| Enqueued { session: run.session, run: run.id, unconfined });
+        Ok(Reply::Submitted(enqueued.collect()))
     }
 
     async fn task(&self, wire: TaskWire, principal: &Principal) -> Outcome<(Task, Option<ManagedSession>)> {
         let TaskWire { name, after, session, argv, base_env, env, timeout, priority } = wire;
+        let mut base_env = base_env;
         for (name, value) in &env {
             check_variable(name, value).map_err(|error| Failure::of(Kind::Usage, &error))?;
         }
         let task = |session, argv, env, timeout| Task { name, after, session, argv, env, timeout, priority };
         match session {
             SessionWire::New(new) => {
-                let session = TaskSession::New(self.new_session(&new)?);
+                let session = TaskSession::New(self.new_session(&new, &mut base_env, &env)?);
                 Ok((task(session, argv, overlay(base_env, env), timeout), None))
             }
             SessionWire::Keyed { key, new } => {
-                let session = self.keyed(principal, &key, &new).await?;
+                let session = self.keyed(principal, &key, &new, (&mut base_env, &env)).await?;
                 can_take_a_turn(&session)?;
                 let place = TaskSession::Existing(session.id);
                 Ok((task(place, argv, overlay(base_env, env), timeout), Some(session)))
@@ -82,11 +92,13 @@ impl Operations {
         principal: &Principal,
         key: &str,
         wire: &NewSessionWire,
+        (base_env, env): (&mut Vec<(String, String)>, &[(String, String)]),
     ) -> Outcome<ManagedSession> {
         let key = ExternalKey::new(key).map_err(bad_name)?;
-        let Draft { label, agent, kind, project, metadata, budget, parent } = self.new_session(wire)?;
+        let Draft { label, agent, kind, project, sandbox, metadata, budget, parent } =
+            self.new_session(wire, base_env, env)?;
         let id = self.session_id();
-        let asked = (label.clone(), kind, project.clone(), metadata.clone(), budget);
+        let asked = (label.clone(), kind, project.clone(), sandbox.clone(), metadata.clone(), budget);
         let new = NewSession {
             id,
             principal: principal.clone(),
@@ -94,6 +106,7 @@ impl Operations {
             agent,
             kind,
             project,
+            sandbox,
             metadata,
             budget,
             parent,
@@ -103,11 +116,12 @@ impl Operations {
         if found.created {
             return Ok(found.session);
         }
-        let (session, (label, kind, project, metadata, budget)) = (&found.session, asked);
+        let (session, (label, kind, project, sandbox, metadata, budget)) = (&found.session, asked);
         let mut differs = Vec::new();
         let mut differ = |is_so: bool, what: &'static str| differs.extend(is_so.then_some(what));
         differ(wire.budget != BudgetWire::default() && budget != session.budget, "limits");
         differ(label.is_some() && label != session.label, "a label");
+        differ(wire.sandbox != SandboxWire::default() && sandbox != session.sandbox, "a sandbox");
         differ(wire.metadata != "{}" && metadata != session.metadata, "metadata");
         differ((kind, &project) != (session.workspace.kind, &session.workspace.project), "a workspace");
         if differs.is_empty() {
@@ -122,17 +136,37 @@ impl Operations {
             .hint("leave them out; `roomette budget set` and `roomette label` change what can be changed"))
     }
 
-    fn new_session(&self, wire: &NewSessionWire) -> Outcome<Draft> {
+    /// The caller's environment loses what a session in a sandbox has of its own, and gains what finds its tools.
+    /// What a session gets of whose sandbox nobody said anything.
+    pub(super) fn default_sandbox(&self) -> Outcome<SandboxSpec> {
+        let nothing = (&SandboxWire::default(), Vec::new());
+        let settled =
+            scope::settled(&self.config().sandbox, nothing.0, (self.data_dir(), None), nothing.1, &[])?;
+        Ok(settled.sandbox)
+    }
+
+    fn new_session(
+        &self,
+        wire: &NewSessionWire,
+        base_env: &mut Vec<(String, String)>,
+        env: &[(String, String)],
+    ) -> Outcome<Draft> {
         let metadata = Payload::parse(&wire.metadata).map_err(|error| match error {
             PayloadError::NotJson(_) => Failure::usage("metadata: is not a JSON object"),
             PayloadError::TooLarge(_) => Failure::usage(format!("metadata: {error}")),
         })?;
+        let project = wire.project.as_deref().map(Utf8Path::new);
+        let given = std::mem::take(base_env);
+        let settled =
+            scope::settled(&self.config().sandbox, &wire.sandbox, (self.data_dir(), project), given, env)?;
+        *base_env = settled.base_env;
         let limits = &self.config().limits;
         Ok(Draft {
             label: wire.label.as_deref().map(Label::new).transpose().map_err(bad_name)?,
             agent: wire.agent.as_deref().map(AgentKey::new).transpose().map_err(bad_name)?,
             kind: wire.workspace.parse().map_err(|error| Failure::of(Kind::Usage, &error))?,
-            project: wire.project.as_deref().map(|path| Utf8Path::new(path).into()),
+            project: project.map(Into::into),
+            sandbox: settled.sandbox,
             metadata,
             parent: wire.parent,
             budget: Budget {
@@ -142,6 +176,15 @@ impl Operations {
                 cost_micros_max: wire.budget.cost_micros.or(limits.cost_micros),
             },
         })
+    }
+}
+
+/// How much the kernel must enforce of a task's session.
+fn level(task: &Task, session: Option<&ManagedSession>) -> SandboxLevel {
+    match (&task.session, session) {
+        (_, Some(session)) => session.sandbox.level,
+        (TaskSession::New(draft) | TaskSession::Keyed(_, draft), None) => draft.sandbox.level,
+        (TaskSession::Existing(_), None) => SandboxLevel::Best,
     }
 }
 

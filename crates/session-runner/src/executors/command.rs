@@ -11,24 +11,20 @@ use session_core::history::History;
 use session_core::ports::RunProgress;
 use session_core::run::{EndKind, Ending, Fence, ReasonCode, Run, StopMode};
 use session_core::{ManagedSession, RunPhase};
-use session_manager::recovery::{self, OnHostLoss};
+use session_manager::recovery;
 use session_manager::{Coordinator, InFlight};
 use tokio::sync::mpsc;
 
 use super::{Order, outcome};
-use crate::process::protocol;
+use crate::egress::{Denials, Egress};
 use crate::process::{
-    CgroupPreference, Control, KeeperSpec, KeeperState, LivingKeeper, RunEnd, RunOutcome, RunReport, Setting,
-    SpawnError, Supervised, TreeLimits,
+    Control, KeeperState, LivingKeeper, RunEnd, RunOutcome, RunReport, SpawnError, Supervised, protocol,
 };
 use crate::progress::Progress;
 use crate::room::{Door, Rooms};
 use crate::runner::RunnerOptions;
 use crate::slots::Slots;
-use crate::workspace::{
-    HostEnvironment, Layout, RunPlace, SessionDir, Workspace, WorkspaceRequest, child_environment,
-    conversation, prepare,
-};
+use crate::workspace::{Layout, SessionDir, Workspace, WorkspaceRequest, conversation, prepare};
 
 /// Before what the store could not take is sent again: at first, and at the most.
 pub(super) const RETRY_FIRST: Duration = Duration::from_millis(100);
@@ -69,6 +65,14 @@ pub(super) enum Came {
 }
 
 impl Came {
+    /// Adds what the run's proxy did not let through to what is told of its end.
+    fn with_denials(self, denials: &Denials) -> Self {
+        match self {
+            Self::ToEnd(ending, result) => Self::ToEnd(ending, outcome::with_denials(result, denials)),
+            Self::ToNothing => Self::ToNothing,
+        }
+    }
+
     fn to(outcome: &RunOutcome) -> Self {
         Self::ToEnd(outcome::ending(outcome), outcome::result(outcome))
     }
@@ -93,7 +97,16 @@ impl Execution {
                 let came = {
                     let _occupied =
                         session.as_ref().map(|session| session.engine().occupy(self.ordering.clone()));
-                    self.adopted(&keeper).await
+                    // The processes find a proxy that comes back under the name that it had.
+                    let egress = self.egress().await.unwrap_or_else(|ending| {
+                        tracing::warn!(run = %self.run.id, ending.message, "a run that lives on has no proxy");
+                        None
+                    });
+                    let came = self.adopted(&keeper).await;
+                    match egress {
+                        Some(egress) => came.with_denials(&egress.close().await),
+                        None => came,
+                    }
                 };
                 (came, None, session)
             }
@@ -133,7 +146,20 @@ impl Execution {
             }
             session.engine().history_left();
         }
-        let spec = match self.spec(&workspace) {
+        let egress = match self.egress().await {
+            Ok(egress) => egress,
+            Err(ending) => return Came::ToEnd(ending, None),
+        };
+        let came = self.process(&workspace, egress.as_ref()).await;
+        match egress {
+            Some(egress) => came.with_denials(&egress.close().await),
+            None => came,
+        }
+    }
+
+    /// The processes of the turn, from the first to the last.
+    async fn process(&mut self, workspace: &Workspace, egress: Option<&Egress>) -> Came {
+        let spec = match self.spec(workspace, egress).await {
             Ok(spec) => spec,
             Err(ending) => return Came::ToEnd(ending, None),
         };
@@ -144,7 +170,8 @@ impl Execution {
             Ok(supervised) => supervised,
             Err(error) => return Came::ToEnd(not_started(error), None),
         };
-        if let Err(came) = self.advance(RunProgress::Running).await {
+        let sandbox = supervised.applied().map(|applied| self.report(applied));
+        if let Err(came) = self.advance(RunProgress::Running { sandbox }).await {
             end_now(supervised).await;
             return came;
         }
@@ -199,10 +226,11 @@ impl Execution {
     /// Watches a run whose keeper has no pipe to this host: its record says how it ended.
     async fn adopted(&mut self, keeper: &LivingKeeper) -> Came {
         // Its host may have gone before it could say how far the run had come.
-        for to in [RunProgress::Starting, RunProgress::Running] {
+        let sandbox = keeper.record().applied.as_ref().map(|applied| self.report(applied));
+        for to in [RunProgress::Starting, RunProgress::Running { sandbox }] {
             let wanted = match to {
                 RunProgress::Starting => RunPhase::Claimed,
-                RunProgress::Running => RunPhase::Starting,
+                RunProgress::Running { .. } => RunPhase::Starting,
             };
             if self.run.state.phase() == wanted
                 && let Err(came) = self.advance(to).await
@@ -269,42 +297,7 @@ impl Execution {
         })
     }
 
-    fn spec(&self, workspace: &Workspace) -> Result<KeeperSpec, Ending> {
-        let directory = self.directory();
-        let (tmp, history) = (directory.tmp(), directory.history());
-        let place = RunPlace {
-            session: self.session.id,
-            run: self.run.id,
-            output: directory.output_dir(),
-            tmp: &tmp,
-            history: history.exists().then_some(&history),
-        };
-        // What the caller's environment gives is in the run already: nothing of this host's is added.
-        let env =
-            child_environment(&HostEnvironment::default(), &place, &self.run.spec.env).map_err(|error| {
-                Ending::because(EndKind::Failed, ReasonCode::SpawnFailed, None, sentence(&error))
-            })?;
-        Ok(KeeperSpec {
-            session: self.session.id,
-            run: self.run.id,
-            argv: self.run.spec.argv.clone(),
-            setting: Setting::Open { env, cwd: workspace.cwd.clone() },
-            limits: TreeLimits::default(),
-            watch: Vec::new(),
-            log: directory.log(),
-            rotation: self.options.log,
-            state_file: directory.keeper_state(),
-            timeout_ms: self.run.spec.timeout.map(|timeout| milliseconds(timeout.unsigned_abs())),
-            grace_ms: milliseconds(self.options.grace),
-            on_host_loss: match self.options.on_host_loss {
-                OnHostLoss::End => protocol::OnHostLoss::End,
-                OnHostLoss::Adopt => protocol::OnHostLoss::Adopt,
-            },
-            cgroup: CgroupPreference::Auto,
-        })
-    }
-
-    fn directory(&self) -> SessionDir {
+    pub(super) fn directory(&self) -> SessionDir {
         self.layout.session(self.session.id)
     }
 
@@ -313,7 +306,7 @@ impl Execution {
     async fn advance(&mut self, to: RunProgress) -> Result<(), Came> {
         let mut wait = RETRY_FIRST;
         loop {
-            match self.coordinator.advance(self.fence, to).await {
+            match self.coordinator.advance(self.fence, to.clone()).await {
                 Ok(run) => {
                     self.run = run;
                     return Ok(());
@@ -334,6 +327,7 @@ impl Execution {
     /// Says how the run ended, until the store has it or says that it is not ours.
     async fn finish(&mut self, ending: Ending, result: Option<Payload>) {
         let said = self.progress.last_line(self.run.id);
+        let result = outcome::with_changes(result, &self.directory(), self.run.id);
         let mut wait = RETRY_FIRST;
         loop {
             self.progress.line(self.run.id, said.clone());
@@ -439,6 +433,6 @@ pub(super) fn sentence(error: &dyn std::error::Error) -> String {
     text
 }
 
-fn milliseconds(duration: Duration) -> u64 {
+pub(super) fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -3,6 +3,7 @@
 pub(crate) mod command;
 mod entry;
 pub(crate) mod outcome;
+mod spec;
 
 use session_core::run::StopMode;
 

@@ -4,12 +4,13 @@ use jiff::Timestamp;
 use serde_json::json;
 use session_core::event::Payload;
 use session_core::run::{EndKind, Ending, Exit, ReasonCode, Run};
-use session_core::{ManagedSession, WorkspaceKind};
+use session_core::{ManagedSession, RunId, WorkspaceKind};
 use session_manager::recovery::{self, EndCause, KeeperEnding};
 
+use crate::egress::{Denials, Denied};
 use crate::process::orphans::OrphansEnded;
-use crate::process::protocol;
 use crate::process::{RunEnd, RunOutcome, SpawnFailure, SpawnFailureKind};
+use crate::process::{keeper_record, protocol};
 use crate::workspace::metadata::{RunMetadata, WorkspaceMetadata};
 use crate::workspace::{SessionDir, SessionMetadata};
 
@@ -106,6 +107,36 @@ pub(crate) fn result(outcome: &RunOutcome) -> Option<Payload> {
         add("log_error", json!(end.log_error));
     }
     Some(Payload::from_value(&result))
+}
+
+/// Adds to a `result` what its keeper found changed among the names that run code elsewhere. A record that cannot be
+/// read adds nothing: the names are in the session's log too.
+pub(crate) fn with_changes(result: Option<Payload>, directory: &SessionDir, run: RunId) -> Option<Payload> {
+    let record = keeper_record(&directory.keeper_state(), run).unwrap_or_else(|error| {
+        tracing::warn!(%run, %error, "the record of a keeper could not be read");
+        None
+    });
+    let Some(record) = record.filter(|record| !record.changes.is_empty()) else { return result };
+    let mut value = result.and_then(|result| result.value().ok()).unwrap_or_else(|| json!({}));
+    value["changed"] = json!(record.changes);
+    if record.more_changes > 0 {
+        value["more_changed"] = json!(record.more_changes);
+    }
+    Some(Payload::from_value(&value))
+}
+
+/// Adds to a `result` what the run's proxy did not let through.
+pub(crate) fn with_denials(result: Option<Payload>, denials: &Denials) -> Option<Payload> {
+    if denials.each.is_empty() {
+        return result;
+    }
+    let mut value = result.and_then(|result| result.value().ok()).unwrap_or_else(|| json!({}));
+    let told = |(denied, times): &(Denied, u64)| json!({ "endpoint": format!("{}:{}", denied.host, denied.port), "times": times, "why": denied.to_string() });
+    value["denied"] = denials.each.iter().map(told).collect();
+    if denials.others > 0 {
+        value["more_denied"] = json!(denials.others);
+    }
+    Some(Payload::from_value(&value))
 }
 
 /// Brings `session.json` up to date. It is a copy for people: when it cannot be written, that is said and the run

@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 
 use camino::Utf8Path;
 use rustix::io::Errno;
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 use super::protocol::{SpawnFailure, SpawnFailureKind};
 
@@ -16,6 +17,11 @@ use super::protocol::{SpawnFailure, SpawnFailureKind};
 /// A keeper that did would have to start itself a second time to be rid of it.
 pub fn keep_descriptors_private() {
     close_fds::set_fds_cloexec(3, &[]);
+}
+
+/// Lets no other process of the same user look into this one, nor attach to it, and leaves no core of it.
+pub fn keep_memory_private() -> io::Result<()> {
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(io::Error::from)
 }
 
 /// A command that inherits nothing: no environment, no stdin.
@@ -37,6 +43,14 @@ pub(super) fn keeper(program: &Utf8Path, arguments: &[String], stderr: Stdio) ->
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(stderr);
+    command
+}
+
+/// A launcher of sandboxes that is only tried.
+#[expect(clippy::disallowed_methods, reason = "the one place where processes are started")]
+pub(crate) fn tried_launcher(program: &Utf8Path, arguments: &[String]) -> Command {
+    let mut command = Command::new(program);
+    command.args(arguments).env_clear().current_dir("/");
     command
 }
 

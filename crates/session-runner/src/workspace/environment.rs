@@ -96,6 +96,8 @@ pub struct RunPlace<'a> {
     pub run: RunId,
     /// The session's output directory.
     pub output: &'a Utf8Path,
+    /// The session's own home directory, for a program that is given no other.
+    pub home: &'a Utf8Path,
     /// The session's own directory for temporary files.
     pub tmp: &'a Utf8Path,
     /// The conversation so far, if there is one.
@@ -111,6 +113,7 @@ pub fn child_environment(
 ) -> Result<Vec<(String, String)>, EnvironmentError> {
     let mut all: BTreeMap<String, String> = host.pairs.iter().cloned().collect();
     all.insert("TMPDIR".into(), place.tmp.as_str().into());
+    all.entry("HOME".into()).or_insert_with(|| place.home.as_str().into());
     for (name, value) in user {
         check_variable(name, value)?;
         all.insert(name.clone(), value.clone());
@@ -156,6 +159,7 @@ mod tests {
             session: "ses_0123456789abcdef0123456789abcdef".parse().unwrap(),
             run: "run_0123456789abcdef0123456789abcdef".parse().unwrap(),
             output: "/data/output/x".into(),
+            home: "/data/sessions/x/home".into(),
             tmp: "/data/sessions/x/tmp".into(),
         };
         child_environment(&HostEnvironment::new(pairs(host)), &place, &pairs(user))
@@ -174,6 +178,7 @@ mod tests {
             ("LD_PRELOAD", "x.so"),
         ];
         let expect = pairs(&[
+            ("HOME", "/data/sessions/x/home"),
             ("LC_ALL", "C"),
             ("PATH", "/bin"),
             ("ROOMETTE_HISTORY", "/data/sessions/x/history.json"),

@@ -14,9 +14,19 @@ const BOUND: Duration = Duration::from_mins(15);
 /// The most that an error repeats of what git said, in characters.
 const SAID_CHARS: usize = 2000;
 
-/// Variables of the host that would point git at another repository are not passed on; these make it silent.
-const SETTINGS: [(&str, &str); 4] =
-    [("GIT_TERMINAL_PROMPT", "0"), ("GIT_OPTIONAL_LOCKS", "0"), ("LC_ALL", "C"), ("GIT_EDITOR", "true")];
+/// Variables of the host that would point git at another repository are not passed on. These make it silent, and have it
+/// start no program that a repository names: a session may have worked there.
+const SETTINGS: [(&str, &str); 9] = [
+    ("GIT_TERMINAL_PROMPT", "0"),
+    ("GIT_OPTIONAL_LOCKS", "0"),
+    ("LC_ALL", "C"),
+    ("GIT_EDITOR", "true"),
+    ("GIT_CONFIG_COUNT", "2"),
+    ("GIT_CONFIG_KEY_0", "core.hooksPath"),
+    ("GIT_CONFIG_VALUE_0", "/dev/null"),
+    ("GIT_CONFIG_KEY_1", "core.fsmonitor"),
+    ("GIT_CONFIG_VALUE_1", "false"),
+];
 
 /// git, with the environment that it runs in.
 #[derive(Debug, Clone)]

@@ -113,10 +113,28 @@ impl SessionDir {
         self.root.join("session.json")
     }
 
+    /// The private `HOME` of programs in a sandbox.
+    #[must_use]
+    pub fn home(&self) -> Utf8PathBuf {
+        self.root.join("home")
+    }
+
+    /// What the host tells the session's programs. They can read it, and in a sandbox not change it.
+    #[must_use]
+    pub fn context(&self) -> Utf8PathBuf {
+        self.root.join("context")
+    }
+
     /// `history.json`: the conversation that the session was resumed with, for the program that goes on with it.
     #[must_use]
     pub fn history(&self) -> Utf8PathBuf {
-        self.root.join("history.json")
+        self.context().join("history.json")
+    }
+
+    /// Holds the socket of the session's proxy, where it has one, and nothing else.
+    #[must_use]
+    pub fn egress(&self) -> Utf8PathBuf {
+        self.root.join("egress")
     }
 
     /// The state file of the last run's keeper.

@@ -10,6 +10,7 @@ pub mod environment;
 mod error;
 pub(crate) mod file;
 mod git;
+mod home;
 mod layout;
 pub mod log;
 pub mod metadata;

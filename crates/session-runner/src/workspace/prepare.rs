@@ -9,6 +9,7 @@ use session_core::{SessionId, WorkspaceKind};
 
 use super::error::WorkspaceError;
 use super::git::Git;
+use super::home;
 use super::layout::{Layout, SessionDir};
 use super::remove::remove_tree;
 use super::worktree::Repository;
@@ -74,6 +75,11 @@ pub fn prepare(layout: &Layout, git: &Git, request: &WorkspaceRequest) -> Result
         plan.make(branch.as_deref())?;
     }
     plan.make_parts()?;
+    if let Some(project) = &project
+        && !found
+    {
+        home::introduce(git, project, &dir.home())?;
+    }
     let cwd = match (&project, &repository) {
         (Some(project), None) => project.clone(),
         (_, Some(repository)) => dir.work().join(&repository.below),
@@ -152,7 +158,9 @@ impl Plan<'_> {
 
     /// Makes what a session may have removed itself, and nothing is lost by.
     fn make_parts(&self) -> Result<(), WorkspaceError> {
-        make_directory(&self.dir.tmp())?;
+        for part in [self.dir.tmp(), self.dir.home(), self.dir.context()] {
+            make_directory(&part)?;
+        }
         make_directory(self.dir.output_dir())?;
         let link = self.dir.output_link();
         // Relative, so that a data directory can be moved as a whole.

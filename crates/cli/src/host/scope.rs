@@ -1,0 +1,175 @@
+//! What the processes of a new session may touch, reach and use up: the installation's settings, and what was asked for on
+//! top of them.
+
+use std::collections::BTreeSet;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use session_core::SandboxSpec;
+use session_core::sandbox::{NetworkSpec, ProcessLimits, SandboxLevel};
+use session_runner::scope::{Asked, Bounds, ScopeError, Toolchains, settle, toolchains};
+
+use super::protocol::SandboxWire;
+use crate::config::{Net, SandboxConfig};
+use crate::failure::{Failure, Kind, Outcome};
+
+/// Variables by which programs would look into the caller's home; a session in a sandbox has one of its own.
+const OF_HOME: [&str; 5] = ["HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"];
+
+/// What a new session gets: what is recorded with it, and its first environment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Settled {
+    pub(super) sandbox: SandboxSpec,
+    pub(super) base_env: Vec<(String, String)>,
+}
+
+/// Settles a new session's sandbox. Tools of the caller that the system does not have come along, found by the `PATH` of
+/// the caller's environment and of what was set by name.
+pub(super) fn settled(
+    config: &SandboxConfig,
+    wire: &SandboxWire,
+    place: (&Utf8Path, Option<&Utf8Path>),
+    base_env: Vec<(String, String)>,
+    env: &[(String, String)],
+) -> Outcome<Settled> {
+    let (data_dir, project) = place;
+    let bounds = Bounds { data_dir, allowed: &config.roots };
+    let asked = asked(config, wire, project);
+    let mut sandbox = settle(&asked, &bounds).map_err(|error| refused(&error))?;
+    if sandbox.level == SandboxLevel::Off {
+        return Ok(Settled { sandbox, base_env });
+    }
+    let variable = |name: &str| {
+        let found = env.iter().chain(&base_env).find(|(found, _)| found == name);
+        found.map(|(_, value)| value.as_str())
+    };
+    let fits = |root: &Utf8Path| {
+        let read = vec![root.to_owned()];
+        settle(&Asked { read, ..Asked::default() }, &bounds).is_ok()
+    };
+    let home =
+        base_env.iter().find(|(name, _)| name == "HOME").map(|(_, value)| Utf8Path::new(value.as_str()));
+    let Toolchains { roots, variables } = toolchains(variable("PATH").unwrap_or_default(), home, fits);
+    sandbox.read.extend(roots.into_iter().filter(|root| !sandbox.write.contains(root)));
+    let mut base_env: Vec<_> =
+        base_env.into_iter().filter(|(name, _)| !OF_HOME.contains(&name.as_str())).collect();
+    for (name, value) in variables {
+        if !base_env.iter().any(|(found, _)| *found == name) {
+            base_env.push((name, value));
+        }
+    }
+    Ok(Settled { sandbox, base_env })
+}
+
+/// The settings with what was asked for on top.
+fn asked(config: &SandboxConfig, wire: &SandboxWire, project: Option<&Utf8Path>) -> Asked {
+    let level = wire.level.unwrap_or(config.level);
+    // What the installation adds to sandboxes means nothing to a session that wants none; what was asked for is refused.
+    let added = |theirs: &[Utf8PathBuf], own: &[Utf8PathBuf]| {
+        let theirs = if level == SandboxLevel::Off { &[] } else { theirs };
+        theirs.iter().chain(own).cloned().collect()
+    };
+    let net = match (wire.net, wire.net_allow.is_empty()) {
+        (Some(net), _) => net,
+        (None, false) => Net::Allow,
+        (None, true) if level == SandboxLevel::Off => Net::Open,
+        (None, true) => config.net,
+    };
+    let limit = |asked: Option<u64>, set: u64| Some(asked.unwrap_or(set)).filter(|limit| *limit > 0);
+    Asked {
+        level,
+        read: added(&config.allow_read, &wire.allow_read),
+        write: added(&config.allow_write, &wire.allow_write),
+        network: match net {
+            Net::Open => NetworkSpec::Open,
+            Net::None => NetworkSpec::None,
+            Net::Loopback => NetworkSpec::Loopback,
+            Net::Allow if wire.net_allow.is_empty() => {
+                NetworkSpec::Allow(config.net_allow.iter().cloned().collect())
+            }
+            Net::Allow => NetworkSpec::Allow(wire.net_allow.iter().cloned().collect::<BTreeSet<_>>()),
+        },
+        limits: ProcessLimits {
+            memory_bytes: limit(wire.memory_bytes, config.memory_bytes),
+            processes: limit(wire.processes, config.processes),
+            file_size_bytes: limit(wire.file_size_bytes, config.file_size_bytes),
+            write_bytes: limit(wire.write_bytes, config.write_bytes),
+        },
+        project: project.map(Utf8Path::to_owned),
+    }
+}
+
+fn refused(error: &ScopeError) -> Failure {
+    let failure = Failure::of(Kind::Usage, error);
+    match error {
+        ScopeError::HoldsData { field: "project", .. } => failure.hint(
+            "work in a directory of its own, or set ROOMETTE_HOME to one apart from the project; \
+             --sandbox=off confines nothing and runs anywhere",
+        ),
+        ScopeError::Unenforced { .. } => failure.hint("leave it out, or leave out --sandbox=off"),
+        ScopeError::Directory { .. }
+        | ScopeError::HoldsData { .. }
+        | ScopeError::TooMany { .. }
+        | ScopeError::TooLittle { .. } => failure,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pairs(text: &[(&str, &str)]) -> Vec<(String, String)> {
+        text.iter().map(|&(name, value)| (name.into(), value.into())).collect()
+    }
+
+    fn of(config: &SandboxConfig, wire: &SandboxWire) -> Settled {
+        let env =
+            pairs(&[("HOME", "/nowhere"), ("PATH", "/usr/bin"), ("XDG_CACHE_HOME", "/x"), ("LANG", "C")]);
+        settled(config, wire, (Utf8Path::new("/nowhere/data"), None), env, &[]).unwrap()
+    }
+
+    #[test]
+    fn a_session_has_a_home_of_its_own_unless_nothing_confines_it() {
+        let config = SandboxConfig::default();
+        let confined = of(&config, &SandboxWire::default());
+        assert_eq!(confined.sandbox, SandboxSpec::default());
+        assert_eq!(confined.base_env, pairs(&[("PATH", "/usr/bin"), ("LANG", "C")]));
+        let off = of(&config, &SandboxWire { level: Some(SandboxLevel::Off), ..SandboxWire::default() });
+        assert_eq!((off.sandbox.level, off.base_env.len()), (SandboxLevel::Off, 4));
+    }
+
+    #[test]
+    fn what_is_asked_for_comes_on_top_of_the_settings() {
+        let config = SandboxConfig {
+            net: Net::Allow,
+            net_allow: vec!["a.example.com".parse().unwrap()],
+            allow_read: vec!["/usr/share".into()],
+            processes: 100,
+            ..SandboxConfig::default()
+        };
+        let settled = of(&config, &SandboxWire::default()).sandbox;
+        assert_eq!(settled.network, NetworkSpec::Allow(["a.example.com:443".parse().unwrap()].into()));
+        assert_eq!((settled.read.len(), settled.limits.processes), (1, Some(100)));
+        let wire = SandboxWire {
+            net_allow: vec!["b.example.com".parse().unwrap()],
+            allow_read: vec!["/etc/ssl".into()],
+            processes: Some(0),
+            ..SandboxWire::default()
+        };
+        let settled = of(&config, &wire).sandbox;
+        assert_eq!(settled.network, NetworkSpec::Allow(["b.example.com:443".parse().unwrap()].into()));
+        assert_eq!((settled.read.len(), settled.limits.processes), (2, None));
+        let open = of(&config, &SandboxWire { net: Some(Net::Open), ..SandboxWire::default() });
+        assert_eq!(open.sandbox.network, NetworkSpec::Open);
+    }
+
+    #[test]
+    fn settings_for_sandboxes_do_not_forbid_to_have_none() {
+        let config = SandboxConfig {
+            net: Net::None,
+            allow_read: vec!["/usr/share".into()],
+            ..SandboxConfig::default()
+        };
+        let off = SandboxWire { level: Some(SandboxLevel::Off), ..SandboxWire::default() };
+        assert_eq!(of(&config, &off).sandbox.network, NetworkSpec::Open);
+    }
+}

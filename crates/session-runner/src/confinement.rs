@@ -1,0 +1,43 @@
+//! What the sandbox of this machine can hold: found out once, by trying.
+
+use std::sync::{Mutex, PoisonError};
+
+use camino::Utf8PathBuf;
+use sandbox::{LaunchError, Support};
+
+use crate::process::spawn;
+
+/// This program as the sandbox's launcher, and what the machine offers it.
+#[derive(Debug)]
+pub struct Launcher {
+    program: Utf8PathBuf,
+    arguments: Vec<String>,
+    // A std mutex: held for the milliseconds of one trial, never across an await.
+    support: Mutex<Option<Support>>,
+}
+
+impl Launcher {
+    /// `program` with these arguments calls [`sandbox::launcher::main`] before anything else. Keepers start their own
+    /// file with the same arguments, so it is the program that keeps runs.
+    #[must_use]
+    pub fn new(program: impl Into<Utf8PathBuf>, arguments: Vec<String>) -> Self {
+        Self { program: program.into(), arguments, support: Mutex::new(None) }
+    }
+
+    /// By which arguments it is the launcher.
+    #[must_use]
+    pub fn arguments(&self) -> &[String] {
+        &self.arguments
+    }
+
+    /// What this machine offers. The first call tries it, which takes some milliseconds and blocks: on a runtime, call it
+    /// from a thread that may. A trial that failed by itself is made again.
+    pub fn support(&self) -> Result<Support, LaunchError> {
+        let mut known = self.support.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(support) = &*known {
+            return Ok(support.clone());
+        }
+        let support = Support::probe(|| spawn::tried_launcher(&self.program, &self.arguments))?;
+        Ok(known.insert(support).clone())
+    }
+}

@@ -1,0 +1,153 @@
+//! What a keeper is told to start: in which sandbox, with which environment, under which limits.
+
+use std::sync::Arc;
+
+use sandbox::SealedPolicy;
+use serde_json::{Value, json};
+use session_core::WorkspaceKind;
+use session_core::event::Payload;
+use session_core::run::{EndKind, Ending, ReasonCode};
+use session_core::sandbox::{NetworkSpec, SandboxSpec};
+use session_manager::recovery::OnHostLoss;
+
+use super::command::{Execution, milliseconds, sentence};
+use crate::egress::{Denied, Egress, SystemResolver};
+use crate::process::{Applied, CgroupPreference, Confinement, KeeperSpec, Setting, TreeLimits, protocol};
+use crate::scope::{Grounds, policy, watched};
+use crate::workspace::{HostEnvironment, RunPlace, Workspace, child_environment};
+
+impl Execution {
+    /// All that the run's keeper needs to know.
+    pub(super) async fn spec(
+        &self,
+        workspace: &Workspace,
+        egress: Option<&Egress>,
+    ) -> Result<KeeperSpec, Ending> {
+        let directory = self.directory();
+        let spec = &self.session.sandbox;
+        let env = self.environment()?;
+        let grounds = Grounds {
+            directory: &directory,
+            kind: workspace.kind,
+            project: self.session.workspace.project.as_deref(),
+            cwd: &workspace.cwd,
+            egress: egress.map(Egress::socket),
+        };
+        let watch = watched(spec, &grounds);
+        let setting = match policy(spec, &grounds, &env) {
+            None => Setting::Open { env, cwd: workspace.cwd.clone() },
+            Some(policy) => self.confined(policy).await?,
+        };
+        Ok(KeeperSpec {
+            session: self.session.id,
+            run: self.run.id,
+            argv: self.run.spec.argv.clone(),
+            setting,
+            limits: TreeLimits {
+                memory_bytes: spec.limits.memory_bytes,
+                processes: spec.limits.processes,
+                write_bytes: spec.limits.write_bytes,
+            },
+            watch,
+            log: directory.log(),
+            rotation: self.options.log,
+            state_file: directory.keeper_state(),
+            timeout_ms: self.run.spec.timeout.map(|timeout| milliseconds(timeout.unsigned_abs())),
+            grace_ms: milliseconds(self.options.grace),
+            on_host_loss: match self.options.on_host_loss {
+                OnHostLoss::End => protocol::OnHostLoss::End,
+                OnHostLoss::Adopt => protocol::OnHostLoss::Adopt,
+            },
+            cgroup: CgroupPreference::Auto,
+        })
+    }
+
+    fn environment(&self) -> Result<Vec<(String, String)>, Ending> {
+        let directory = self.directory();
+        let (home, tmp, history) = (directory.home(), directory.tmp(), directory.history());
+        let place = RunPlace {
+            session: self.session.id,
+            run: self.run.id,
+            output: directory.output_dir(),
+            home: &home,
+            tmp: &tmp,
+            history: history.exists().then_some(&history),
+        };
+        // What the caller's environment gives is in the run already: nothing of this host's is added.
+        child_environment(&HostEnvironment::default(), &place, &self.run.spec.env).map_err(|error| {
+            Ending::because(EndKind::Failed, ReasonCode::SpawnFailed, None, sentence(&error))
+        })
+    }
+
+    /// The policy, approved: its directories are held to be what they are at this moment.
+    async fn confined(&self, policy: sandbox::Policy) -> Result<Setting, Ending> {
+        let launcher = Arc::clone(&self.options.launcher);
+        let approved = tokio::task::spawn_blocking(move || {
+            let support = launcher.support().map_err(|error| sentence(&error))?;
+            let level = support.choose(&policy).map_err(|error| sentence(&error))?;
+            let sealed: SealedPolicy = policy.seal().map_err(|error| error.to_string())?;
+            Ok(Setting::Confined(Box::new(Confinement {
+                roots: sealed.places(),
+                policy: sealed.policy().clone(),
+                level,
+                launcher: launcher.arguments().to_vec(),
+            })))
+        });
+        let unavailable =
+            |message: String| Ending::because(EndKind::Failed, ReasonCode::SandboxUnavailable, None, message);
+        approved.await.map_err(|error| unavailable(error.to_string()))?.map_err(unavailable)
+    }
+
+    /// What is recorded of the sandbox that was applied.
+    pub(super) fn report(&self, applied: &Applied) -> Payload {
+        report(&self.session.sandbox, self.session.workspace.kind, applied)
+    }
+
+    /// The proxy of a session that may reach some endpoints alone; it lives as long as the run does.
+    pub(super) async fn egress(&self) -> Result<Option<Egress>, Ending> {
+        let NetworkSpec::Allow(endpoints) = &self.session.sandbox.network else { return Ok(None) };
+        let session = self.session.id;
+        let told = move |denied: Denied| tracing::info!(%session, %denied, "a connection was denied");
+        let resolver = Arc::new(SystemResolver::new());
+        let listening = Egress::listen(&self.directory().egress(), endpoints.clone(), resolver, told).await;
+        listening.map(Some).map_err(|error| {
+            let message = format!("its proxy cannot listen: {}", sentence(&error));
+            Ending::because(EndKind::Failed, ReasonCode::SandboxUnavailable, None, message)
+        })
+    }
+}
+
+/// What the kernel holds of a session's sandbox, as it is recorded with the run.
+fn report(spec: &SandboxSpec, kind: WorkspaceKind, applied: &Applied) -> Payload {
+    let mut report = match &applied.report {
+        None => json!({ "level": "off", "gaps": sandbox::unconfined() }),
+        Some(found) => json!({
+            "level": found.level.to_string(),
+            "policy": applied.digest,
+            "workspace": kind.as_str(),
+            "landlock_abi": found.landlock_abi,
+            "seccomp_instructions": found.seccomp_instructions,
+            "namespaces": found.namespaces,
+            "network": spec.network,
+            "verified": found.verified,
+            "unprotected": found.unprotected,
+            "gaps": found.gaps,
+            "processes_held_by": found.processes_held_by,
+        }),
+    };
+    report["wanted"] = json!(spec.level);
+    report["limits"] = json!({
+        "memory": applied.cgroup.memory,
+        "processes": applied.cgroup.processes,
+        "writes": applied.write_budget,
+    });
+    Payload::from_value(&strip(report))
+}
+
+/// Without what is not there.
+fn strip(mut value: Value) -> Value {
+    if let Some(fields) = value.as_object_mut() {
+        fields.retain(|_, field| !field.is_null());
+    }
+    value
+}

@@ -1,0 +1,13 @@
+//! What a session's processes may touch and reach: settled once when the session is made ([`settle`]), and turned into
+//! what the kernel enforces for each run ([`policy`]).
+//!
+//! Invariant: a policy is made of the session's record and of its own directories alone, so that no run has a wider one
+//! than the run before.
+
+mod policy;
+mod settle;
+mod toolchains;
+
+pub use policy::{Grounds, policy, watched};
+pub use settle::{Asked, Bounds, ScopeError, settle};
+pub use toolchains::{Toolchains, toolchains};

@@ -1,0 +1,314 @@
+//! From what was asked for to what is recorded: every directory looked at, none taken on trust.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use rustix::io::Errno;
+use sandbox::{PathReason, Policy, PolicyError};
+use session_core::sandbox::{NAMED_MAX, NetworkSpec, ProcessLimits, SandboxLevel, SandboxSpec};
+use thiserror::Error;
+
+/// The fewest processes, and the least memory in bytes, under which a program starts.
+const PROCESSES_MIN: u64 = sandbox::PROCESSES_MIN;
+const MEMORY_BYTES_MIN: u64 = sandbox::MEMORY_BYTES_MIN;
+
+/// What somebody asks for a new session.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Asked {
+    /// How much the kernel must enforce.
+    pub level: SandboxLevel,
+    /// Directories that it may read beyond its own.
+    pub read: Vec<Utf8PathBuf>,
+    /// Directories that it may change beyond its own.
+    pub write: Vec<Utf8PathBuf>,
+    /// What it may reach.
+    pub network: NetworkSpec,
+    /// What each run may use up.
+    pub limits: ProcessLimits,
+    /// The project, for a session that works in it.
+    pub project: Option<Utf8PathBuf>,
+}
+
+/// What no session gets beyond.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds<'a> {
+    /// The data directory: records, other sessions' files, keys. No session sees it.
+    pub data_dir: &'a Utf8Path,
+    /// Where the operator lets sessions work, beside the system and their own directories; empty for anywhere.
+    pub allowed: &'a [Utf8PathBuf],
+}
+
+/// Why a scope is refused. Nothing has been made.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum ScopeError {
+    /// A directory cannot be one.
+    #[error("{field}: {path:?} {reason}")]
+    Directory {
+        /// The part of the request.
+        field: &'static str,
+        /// The directory, as it was given.
+        path: String,
+        /// What is wrong with it.
+        reason: PathReason,
+    },
+    /// It holds what no session may see, or lies in it.
+    #[error(
+        "{field}: {path:?} overlaps roomette's own data in {data}, which no session may see: name a directory apart from it"
+    )]
+    HoldsData {
+        /// The part of the request.
+        field: &'static str,
+        /// The directory.
+        path: Utf8PathBuf,
+        /// The data directory.
+        data: Utf8PathBuf,
+    },
+    /// More than [`NAMED_MAX`].
+    #[error("{field}: {count} entries, and no more than {NAMED_MAX} are allowed")]
+    TooMany {
+        /// The part of the request.
+        field: &'static str,
+        /// How many there are.
+        count: usize,
+    },
+    /// Nothing can live with so little.
+    #[error("{field}: {given} is too little for any program to start; at least {min} is needed")]
+    TooLittle {
+        /// The part of the request.
+        field: &'static str,
+        /// What was given.
+        given: u64,
+        /// The least that is allowed.
+        min: u64,
+    },
+    /// It says what only a sandbox could hold, and wants none.
+    #[error("{field} means nothing with sandbox off: nothing would enforce it")]
+    Unenforced {
+        /// The part of the request.
+        field: &'static str,
+    },
+}
+
+/// Looks at everything that was asked for, and says what is recorded: real paths, in one order.
+pub fn settle(asked: &Asked, bounds: &Bounds<'_>) -> Result<SandboxSpec, ScopeError> {
+    let Asked { level, read, write, network, limits, project } = asked;
+    check_limits(limits)?;
+    if *level == SandboxLevel::Off {
+        let said = [
+            ("allow_read", !read.is_empty()),
+            ("allow_write", !write.is_empty()),
+            ("net", *network != NetworkSpec::Open),
+        ];
+        if let Some((field, _)) = said.into_iter().find(|(_, said)| *said) {
+            return Err(ScopeError::Unenforced { field });
+        }
+        let (level, limits) = (*level, *limits);
+        return Ok(SandboxSpec { level, limits, ..SandboxSpec::default() });
+    }
+    if let NetworkSpec::Allow(endpoints) = network {
+        few("net_allow", endpoints.len())?;
+    }
+    if let Some(project) = project {
+        root("project", project, bounds)?;
+    }
+    Ok(SandboxSpec {
+        level: *level,
+        read: roots("allow_read", read, bounds)?,
+        write: roots("allow_write", write, bounds)?,
+        network: network.clone(),
+        limits: *limits,
+    })
+}
+
+fn check_limits(limits: &ProcessLimits) -> Result<(), ScopeError> {
+    for (field, given, min) in [
+        ("processes", limits.processes, PROCESSES_MIN),
+        ("memory", limits.memory_bytes, MEMORY_BYTES_MIN),
+        ("file_size", limits.file_size_bytes, 1),
+        ("writes", limits.write_bytes, 1),
+    ] {
+        if let Some(given) = given.filter(|given| *given < min) {
+            return Err(ScopeError::TooLittle { field, given, min });
+        }
+    }
+    Ok(())
+}
+
+fn few(field: &'static str, count: usize) -> Result<(), ScopeError> {
+    if count > NAMED_MAX { Err(ScopeError::TooMany { field, count }) } else { Ok(()) }
+}
+
+fn roots(
+    field: &'static str,
+    given: &[Utf8PathBuf],
+    bounds: &Bounds<'_>,
+) -> Result<BTreeSet<Utf8PathBuf>, ScopeError> {
+    few(field, given.len())?;
+    given.iter().map(|path| root(field, path, bounds)).collect()
+}
+
+/// The real path of a directory that may be a root.
+fn root(field: &'static str, given: &Utf8Path, bounds: &Bounds<'_>) -> Result<Utf8PathBuf, ScopeError> {
+    let refused = |reason| ScopeError::Directory { field, path: given.to_string(), reason };
+    // Whoever completes a name in a shell ends it with a slash.
+    let plain = match given.as_str().trim_end_matches('/') {
+        "" if !given.as_str().is_empty() => "/",
+        plain => plain,
+    };
+    form(Utf8Path::new(plain)).map_err(refused)?;
+    let real = fs::canonicalize(plain).map_err(|error| refused(reason(&error)))?;
+    let real = Utf8PathBuf::from_path_buf(real)
+        .map_err(|_| refused(PathReason::Unreadable("its real path is not UTF-8".into())))?;
+    form(&real).map_err(refused)?;
+    if !real.is_dir() {
+        return Err(refused(PathReason::NotADirectory));
+    }
+    if real.starts_with(bounds.data_dir) || bounds.data_dir.starts_with(&real) {
+        return Err(ScopeError::HoldsData { field, path: real, data: bounds.data_dir.to_owned() });
+    }
+    if !bounds.allowed.is_empty() && !bounds.allowed.iter().any(|allowed| real.starts_with(allowed)) {
+        return Err(refused(PathReason::NotAllowed));
+    }
+    Ok(real)
+}
+
+/// What is wrong with a path by its letters: the policy's own rules, asked before the disk is.
+fn form(path: &Utf8Path) -> Result<(), PathReason> {
+    match Policy::new("/").allow_read(path).check() {
+        Ok(()) => Ok(()),
+        Err(PolicyError::Path { reason, .. }) => Err(reason),
+        Err(other) => Err(PathReason::Unreadable(other.to_string())),
+    }
+}
+
+fn reason(error: &io::Error) -> PathReason {
+    match error.kind() {
+        io::ErrorKind::NotFound => PathReason::Missing,
+        io::ErrorKind::NotADirectory => PathReason::NotADirectory,
+        _ if Errno::from_io_error(error) == Some(Errno::LOOP) => PathReason::Link,
+        _ => PathReason::Unreadable(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    struct Place {
+        _directory: tempfile::TempDir,
+        path: Utf8PathBuf,
+    }
+
+    fn place() -> Place {
+        let directory = tempfile::tempdir().unwrap();
+        let path = Utf8PathBuf::from_path_buf(fs::canonicalize(directory.path()).unwrap()).unwrap();
+        for name in ["data/sessions", "tools", "project"] {
+            fs::create_dir_all(path.join(name)).unwrap();
+        }
+        fs::write(path.join("file"), "").unwrap();
+        symlink("tools", path.join("link")).unwrap();
+        symlink("loop", path.join("loop")).unwrap();
+        Place { _directory: directory, path }
+    }
+
+    fn settled(place: &Place, asked: &Asked, allowed: &[Utf8PathBuf]) -> Result<SandboxSpec, ScopeError> {
+        settle(asked, &Bounds { data_dir: &place.path.join("data"), allowed })
+    }
+
+    fn reading(path: impl Into<Utf8PathBuf>) -> Asked {
+        Asked { read: vec![path.into()], ..Asked::default() }
+    }
+
+    #[test]
+    fn what_cannot_be_a_root_is_refused_with_the_reason() {
+        let place = place();
+        let inside = |name: &str| place.path.join(name).into_string();
+        for (path, expected) in [
+            (String::new(), PathReason::Empty),
+            ("/".into(), PathReason::Everything),
+            ("//".into(), PathReason::Everything),
+            ("tools".into(), PathReason::Relative),
+            ("../tools".into(), PathReason::Relative),
+            (inside("tools/../tools"), PathReason::NotPlain),
+            (inside("new\nline"), PathReason::ControlCharacter),
+            (inside("missing"), PathReason::Missing),
+            (inside("file"), PathReason::NotADirectory),
+            (inside("file/x"), PathReason::NotADirectory),
+            (inside("loop"), PathReason::Link),
+            ("/proc/self".into(), PathReason::MadeAnew),
+        ] {
+            let error = settled(&place, &reading(path.as_str()), &[]).unwrap_err();
+            let ScopeError::Directory { field: "allow_read", path: named, reason } = error else {
+                panic!("{path}: {error}")
+            };
+            assert_eq!((named, reason), (path.clone(), expected), "{path:?}");
+        }
+    }
+
+    #[test]
+    fn a_root_is_recorded_by_its_real_path() {
+        let place = place();
+        let tools = place.path.join("tools");
+        for name in ["link", "tools/", "tools"] {
+            let spec = settled(&place, &reading(place.path.join(name)), &[]).unwrap();
+            assert_eq!(spec.read, BTreeSet::from([tools.clone()]), "{name}");
+        }
+    }
+
+    #[test]
+    fn nobody_gets_the_data_directory_or_a_place_around_or_inside_it() {
+        let place = place();
+        for name in ["", "data", "data/sessions"] {
+            let path = if name.is_empty() { place.path.clone() } else { place.path.join(name) };
+            let error = settled(&place, &reading(path.clone()), &[]).unwrap_err();
+            assert!(matches!(error, ScopeError::HoldsData { .. }), "{error}");
+            let working = Asked { project: Some(path), ..Asked::default() };
+            assert!(matches!(
+                settled(&place, &working, &[]),
+                Err(ScopeError::HoldsData { field: "project", .. })
+            ));
+        }
+    }
+
+    #[test]
+    fn the_operators_roots_bound_all_others() {
+        let place = place();
+        let allowed = [place.path.join("tools")];
+        settled(&place, &reading(place.path.join("link")), &allowed).unwrap();
+        let working = Asked { project: Some(place.path.join("project")), ..Asked::default() };
+        let error = settled(&place, &working, &allowed).unwrap_err();
+        assert!(error.to_string().contains("outside of the roots that the operator allows"), "{error}");
+    }
+
+    #[test]
+    fn without_a_sandbox_nothing_is_promised() {
+        let place = place();
+        let off = |asked| Asked { level: SandboxLevel::Off, ..asked };
+        let project = Some(place.path.clone());
+        assert_eq!(
+            settled(&place, &off(Asked { project, ..Asked::default() }), &[]).unwrap().level,
+            SandboxLevel::Off
+        );
+        for (asked, field) in [
+            (reading("/opt"), "allow_read"),
+            (Asked { write: vec!["/opt".into()], ..Asked::default() }, "allow_write"),
+            (Asked { network: NetworkSpec::None, ..Asked::default() }, "net"),
+        ] {
+            assert_eq!(settled(&place, &off(asked), &[]), Err(ScopeError::Unenforced { field }));
+        }
+    }
+
+    #[test]
+    fn limits_that_nothing_can_live_with_are_refused() {
+        let place = place();
+        let limits = ProcessLimits { processes: Some(1), ..ProcessLimits::NONE };
+        let error = settled(&place, &Asked { limits, ..Asked::default() }, &[]).unwrap_err();
+        assert_eq!(error, ScopeError::TooLittle { field: "processes", given: 1, min: 8 });
+        let many = Asked { read: vec!["/opt".into(); NAMED_MAX + 1], ..Asked::default() };
+        assert!(matches!(settled(&place, &many, &[]), Err(ScopeError::TooMany { field: "allow_read", .. })));
+    }
+}
