@@ -68,7 +68,7 @@ const EDGES: &[Row] = &[
         ours: "sandbox session-core session-manager session-runner session-store",
         outside: "async-trait camino clap clap_complete comfy-table futures-util indicatif jiff rustix serde serde_json \
                   tempfile thiserror tokio tokio-util toml tracing tracing-subscriber unicode-width",
-        dev: "",
+        dev: "proptest",
         build: "",
     },
     Row {

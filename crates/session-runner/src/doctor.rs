@@ -4,7 +4,7 @@ use std::fs;
 
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
-use crate::process::cgroup;
+use crate::process::usable_cgroups;
 use crate::workspace::Git;
 
 /// What one look found.
@@ -58,15 +58,17 @@ fn proc_files() -> Probe {
 }
 
 fn cgroups() -> Probe {
-    let found = cgroup::usable();
+    let found = usable_cgroups();
+    let below: Vec<&str> = found.iter().map(|group| group.as_str()).collect();
     Probe {
         check: "cgroup",
-        works: found.is_some(),
+        works: !found.is_empty(),
         needed: false,
-        found: found.map_or_else(
-            || "no writable cgroup v2: process trees are ended by walking them".into(),
-            |path| format!("each run gets one below {path}"),
-        ),
+        found: if found.is_empty() {
+            "no writable cgroup: process trees are ended by walking them, and their memory has no common limit".into()
+        } else {
+            format!("each run gets one below {}", below.join(", "))
+        },
         hint: None,
     }
 }

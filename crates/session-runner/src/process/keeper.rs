@@ -25,8 +25,9 @@ use super::protocol::{
     SpawnFailure, SpawnFailureKind, Started,
 };
 use super::pump::{Pump, READ_BYTES, RunLog};
-use super::scope::Setting;
+use super::scope::{LimitHit, Setting};
 use super::stop::{Action, Ending, Input};
+use super::writes::{OwnAccounts, WriteBudget};
 use super::{record, spawn, start, tree};
 use crate::workspace::log::Stream;
 
@@ -54,6 +55,7 @@ pub fn keeper_main() -> ExitCode {
 
 fn keep() -> io::Result<()> {
     close_strays()?;
+    let accounts = OwnAccounts::open();
     // The spec has secrets in it, and who may look into a keeper may write to what its program hangs on.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     // It fails for the leader of a process group, which then was started by hand, and in a terminal.
@@ -75,7 +77,7 @@ fn keep() -> io::Result<()> {
         outcome: None,
     };
     host.set_nonblocking()?;
-    match Keeper::start(&spec, record.clone(), host, signals) {
+    match Keeper::start(&spec, record.clone(), accounts, Ears { host, signals }) {
         Ok(keeper) => keeper.run(),
         Err(NotStarted { mut host, failure }) => {
             // Nothing, unless it failed after the program had begun.
@@ -121,6 +123,12 @@ fn monotonic_ms() -> u64 {
     seconds * 1000 + u64::try_from(now.tv_nsec).unwrap_or_default() / 1_000_000
 }
 
+/// Where a keeper hears from.
+struct Ears {
+    host: HostLink,
+    signals: Signals,
+}
+
 struct NotStarted {
     host: HostLink,
     failure: SpawnFailure,
@@ -146,6 +154,7 @@ struct Keeper<'a> {
     progress: Pending,
     group: Option<RunCgroup>,
     leftovers: HashSet<ProcessIdentity>,
+    writes: Option<WriteBudget>,
     /// At full the launcher ends the session when this is closed, however the keeper comes to its end.
     _lifeline: Option<Lifeline>,
 }
@@ -162,16 +171,17 @@ impl<'a> Keeper<'a> {
     fn start(
         spec: &'a KeeperSpec,
         mut record: KeeperRecord,
-        host: HostLink,
-        signals: Signals,
+        accounts: io::Result<OwnAccounts>,
+        Ears { host, signals }: Ears,
     ) -> Result<Self, NotStarted> {
         let mut log = RunLog::new(&spec.log, spec.rotation);
-        let begun = match start::begin(spec, &mut record, &mut log) {
+        let begun = match start::begin(spec, &mut record, accounts.is_ok(), &mut log) {
             Ok(begun) => begun,
             Err(failure) => return Err(NotStarted { host, failure }),
         };
         let now = monotonic_ms();
         let start::Begun { child, stdout, stderr, group, lifeline } = begun;
+        let budget = spec.limits.write_bytes.zip(accounts.ok());
         Ok(Self {
             spec,
             record,
@@ -191,6 +201,7 @@ impl<'a> Keeper<'a> {
             progress: Pending::default(),
             group,
             leftovers: HashSet::new(),
+            writes: budget.map(|(budget, accounts)| WriteBudget::new(accounts, budget, now)),
             _lifeline: lifeline,
         })
     }
@@ -241,7 +252,8 @@ impl<'a> Keeper<'a> {
     fn next_deadline(&self) -> Option<u64> {
         let flush = self.log.holds_back().then(|| self.last_output_at + FLUSH_AFTER_MS);
         let report = self.progress.changed.then_some(self.progress.not_before);
-        [self.ending.deadline(), flush, report].into_iter().flatten().min()
+        let look = self.writes.as_ref().filter(|_| self.ending.may_still_write()).map(WriteBudget::look_at);
+        [self.ending.deadline(), flush, report, look].into_iter().flatten().min()
     }
 
     /// Takes in everything that has happened; `true` when all is over.
@@ -249,7 +261,7 @@ impl<'a> Keeper<'a> {
         let now = monotonic_ms();
         self.pump(now);
         let mut over = false;
-        for input in self.inputs()? {
+        for input in self.inputs(now)? {
             over |= self.act_on(input, now)?;
         }
         if self.progress.changed && now >= self.progress.not_before {
@@ -274,7 +286,7 @@ impl<'a> Keeper<'a> {
     }
 
     /// What has happened, in the order in which it counts: an order that came before the end was heard.
-    fn inputs(&mut self) -> io::Result<Vec<Input>> {
+    fn inputs(&mut self, now: u64) -> io::Result<Vec<Input>> {
         let mut inputs = Vec::new();
         if self.host.orders().is_some() {
             for heard in self.host.hear() {
@@ -296,6 +308,13 @@ impl<'a> Keeper<'a> {
         }
         if self.signals.child.take() || self.ending.wants_the_tree_gone() {
             inputs.extend(self.reap()?);
+        }
+        let launcher = self.launcher_pid();
+        if self.ending.may_still_write()
+            && let Some(writes) = &mut self.writes
+            && writes.is_exceeded(now, launcher)?
+        {
+            inputs.push(Input::OverBudget);
         }
         if self.stdout.pipe().is_none() && self.stderr.pipe().is_none() {
             inputs.push(Input::PipesClosed);
@@ -366,6 +385,16 @@ impl<'a> Keeper<'a> {
         }
     }
 
+    /// The limit that the tree has reached. Asked while its group is there.
+    fn limit_hit(&self) -> Option<LimitHit> {
+        if self.ending.cause() == EndCause::Limit
+            || self.writes.as_ref().is_some_and(WriteBudget::was_exceeded)
+        {
+            return Some(LimitHit::Writes);
+        }
+        self.group.as_ref().is_some_and(RunCgroup::was_short_of_memory).then_some(LimitHit::Memory)
+    }
+
     /// What is still there after the program itself has ended is left over.
     fn count(&mut self, tree: impl IntoIterator<Item = ProcessIdentity>) {
         if self.exit.is_some() {
@@ -393,6 +422,7 @@ impl<'a> Keeper<'a> {
         let at = SystemClock.now();
         self.log.finish(at);
         self.log.state(at, &format!("ended: {}", shown_exit(self.exit)));
+        let limit = self.limit_hit();
         if let Some(group) = &self.group {
             group.remove();
         }
@@ -400,7 +430,7 @@ impl<'a> Keeper<'a> {
         let end = RunEnd {
             exit: self.exit,
             cause: self.ending.cause(),
-            limit: None,
+            limit,
             output: self.output(),
             leftover_killed: u32::try_from(self.leftovers.len()).unwrap_or(u32::MAX),
             survivors: u32::try_from(survivors).unwrap_or(u32::MAX),

@@ -23,8 +23,9 @@ mod stop;
 pub mod supervised;
 pub(crate) mod tool;
 mod tree;
+mod writes;
 
-pub use cgroup::usable_cgroup;
+pub use cgroup::usable_cgroups;
 pub use identity::ProcessIdentity;
 pub use keeper::keeper_main;
 pub use orphans::OrphansEnded;

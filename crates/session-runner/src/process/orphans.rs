@@ -40,7 +40,7 @@ pub struct OrphansEnded {
 /// keeper recorded one), and everything below either. One that cleared its environment and left its parents,
 /// on a machine without a writable cgroup, is not found. The caller itself is never killed.
 pub fn end_run(run: RunId, cgroups: &[Utf8PathBuf]) -> io::Result<OrphansEnded> {
-    let group = cgroups.first().and_then(|path| RunCgroup::recorded(path, run));
+    let group = RunCgroup::recorded(cgroups, run);
     let mut killed = HashSet::new();
     let mut empty = 0;
     let mut left = Vec::new();

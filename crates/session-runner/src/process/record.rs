@@ -23,7 +23,7 @@ pub enum KeeperState {
     Ended(RunOutcome),
     /// The keeper died without a record of the end; its tree may live on, see
     /// [`end_run`](super::orphans::end_run). The record is `None` if a crash of the machine has torn it.
-    Gone(Option<KeeperRecord>),
+    Gone(Option<Box<KeeperRecord>>),
 }
 
 /// Looks up what became of the keeper of this run.
@@ -44,7 +44,7 @@ pub fn recover_keeper(state_file: &Utf8Path, run: RunId) -> io::Result<KeeperSta
     {
         return Ok(KeeperState::Ended(outcome));
     }
-    Ok(KeeperState::Gone(Some(*record)))
+    Ok(KeeperState::Gone(Some(record)))
 }
 
 /// What the keeper of this run has recorded so far: what was applied to it, and after the end what has changed. `None`

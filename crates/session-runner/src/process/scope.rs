@@ -1,7 +1,5 @@
 //! What a run may reach and use up: as it is asked for in a spec, and as it was really applied.
 
-use std::collections::BTreeMap;
-
 use camino::{Utf8Path, Utf8PathBuf};
 use sandbox::{Level, Place, Policy, Report};
 use serde::{Deserialize, Serialize};
@@ -92,6 +90,17 @@ pub enum Hold {
     },
 }
 
+impl Held {
+    /// For a run that is not to have a cgroup.
+    pub(super) fn switched_off(limits: &TreeLimits) -> Self {
+        let hold = |limit: Option<u64>| match limit {
+            None => Hold::NotAsked,
+            Some(_) => Hold::Missing { why: "cgroups are switched off for this run".into() },
+        };
+        Self { memory: hold(limits.memory_bytes), processes: hold(limits.processes) }
+    }
+}
+
 impl Hold {
     /// Whether the kernel holds the limit.
     #[must_use]
@@ -112,13 +121,17 @@ pub enum LimitHit {
 
 impl Setting {
     /// The variables of the program.
-    pub fn variables(&self) -> impl Iterator<Item = (&str, &str)> {
-        let (given, confined): (&[(String, String)], Option<&BTreeMap<String, String>>) = match self {
-            Self::Open { env, .. } => (env, None),
-            Self::Confined(confinement) => (&[], Some(&confinement.policy.environment)),
-        };
-        let given = given.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-        given.chain(confined.into_iter().flatten().map(|(name, value)| (name.as_str(), value.as_str())))
+    #[must_use]
+    pub fn variables(&self) -> Vec<(&str, &str)> {
+        match self {
+            Self::Open { env, .. } => {
+                env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
+            }
+            Self::Confined(confinement) => {
+                let variables = confinement.policy.environment.iter();
+                variables.map(|(name, value)| (name.as_str(), value.as_str())).collect()
+            }
+        }
     }
 
     /// The directory that the program starts in.

@@ -4,16 +4,19 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::process::Child;
 
-use sandbox::{Lifeline, Report};
+use sandbox::{Level, Lifeline, Report};
 use session_core::env::{Clock as _, SystemClock};
 
-use super::cgroup::{Home, RunCgroup};
+use super::cgroup::{Entered, RunCgroup};
 use super::identity::ProcessIdentity;
 use super::protocol::{CgroupPreference, KeeperRecord, KeeperSpec, SpawnFailure, SpawnFailureKind};
 use super::pump::{Pump, RunLog};
-use super::scope::{Applied, Held, Setting};
-use super::{confined, record, spawn};
+use super::scope::{Applied, Held, Setting, TreeLimits};
+use super::{confined, record, spawn, writes};
 use crate::workspace::log::Stream;
+
+/// Processes of a launcher that stay beside the program at full: the one that stands for it, and the first one inside.
+const LAUNCHER_PROCESSES: u64 = 2;
 
 /// A program that runs.
 #[derive(Debug)]
@@ -36,25 +39,27 @@ struct Program {
 }
 
 /// Leaves a record that the run begins, and then starts the program. What was applied goes into the record.
+/// `writes_are_counted` says whether the kernel counts them.
 pub(super) fn begin(
     spec: &KeeperSpec,
     record: &mut KeeperRecord,
+    writes_are_counted: bool,
     log: &mut RunLog,
 ) -> Result<Begun, SpawnFailure> {
     spec.check()
         .map_err(|error| SpawnFailure { kind: SpawnFailureKind::Spec, message: error.to_string() })?;
-    let entered = match spec.cgroup {
-        CgroupPreference::Auto => RunCgroup::enter(spec.run),
-        CgroupPreference::Off => None,
+    let (entered, held) = match spec.cgroup {
+        CgroupPreference::Auto => RunCgroup::enter(spec.run, &limits(spec)),
+        CgroupPreference::Off => (None, Held::switched_off(&spec.limits)),
     };
-    record.cgroups = entered.iter().map(|(group, _)| group.path().to_owned()).collect();
+    record.cgroups = entered.as_ref().map(|entered| entered.group().paths().to_owned()).unwrap_or_default();
     let started = record::write(&spec.state_file, record)
         .map_err(|error| SpawnFailure {
             kind: SpawnFailureKind::StateFile,
             message: format!("cannot write {}: {}", spec.state_file, spawn::reason(&error)),
         })
         .and_then(|()| start(spec));
-    let group = entered.and_then(leave);
+    let group = entered.and_then(Entered::leave);
     let mut program = started.inspect_err(|failure| {
         if let Some(group) = &group {
             group.remove();
@@ -69,13 +74,20 @@ pub(super) fn begin(
     // before this point: even if it has ended, its identity can be read.
     record.child = ProcessIdentity::of(pid).map_err(|error| other(&error))?;
     log.state(SystemClock.now(), &format!("started pid {pid}: {}", shown_argv(&spec.argv)));
+    let write_budget = spec.limits.write_bytes.is_some() && writes_are_counted;
     record.applied = Some(Applied {
-        report: program.report,
+        report: program.report.map(|report| with_keeper(report, &held, write_budget)),
         digest: program.digest,
-        cgroup: Held::default(),
-        write_budget: false,
+        cgroup: held,
+        write_budget,
     });
     Ok(Begun { child: pid, stdout, stderr, group, lifeline: program.lifeline })
+}
+
+/// The sandbox's report, with what this keeper and the run's group add.
+fn with_keeper(report: Report, held: &Held, write_budget: bool) -> Report {
+    let report = report.with_keeper().with_cgroup(held.memory.is_held(), held.processes.is_held());
+    if write_budget && writes::sees_everything() { report.with_write_budget() } else { report }
 }
 
 fn start(spec: &KeeperSpec) -> Result<Program, SpawnFailure> {
@@ -96,10 +108,14 @@ fn start(spec: &KeeperSpec) -> Result<Program, SpawnFailure> {
     }
 }
 
-/// Takes the keeper out of the run's group again. If it cannot come back the group is of no use: its end would
-/// be ours.
-fn leave((group, home): (RunCgroup, Home)) -> Option<RunCgroup> {
-    home.come_back().is_ok().then_some(group)
+/// Room for the launcher as well, where it stays beside the program.
+fn limits(spec: &KeeperSpec) -> TreeLimits {
+    let launcher = match &spec.setting {
+        Setting::Confined(confinement) if confinement.level == Level::Full => LAUNCHER_PROCESSES,
+        Setting::Confined(_) | Setting::Open { .. } => 0,
+    };
+    let processes = spec.limits.processes.map(|processes| processes.saturating_add(launcher));
+    TreeLimits { processes, ..spec.limits }
 }
 
 fn other(error: &io::Error) -> SpawnFailure {

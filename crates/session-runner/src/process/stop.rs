@@ -20,6 +20,8 @@ pub(super) enum Input {
     Kill,
     /// The host is gone.
     HostLost,
+    /// The tree has written more than it may.
+    OverBudget,
     /// The program has ended.
     ChildEnded,
     /// No process of the tree is left, the program's own included.
@@ -88,6 +90,7 @@ impl Ending {
             Input::HostLost if self.on_host_loss == OnHostLoss::Adopt => None,
             Input::HostLost => self.terminate(EndCause::HostLost, self.grace_ms, now),
             Input::Kill => self.kill_ordered(now),
+            Input::OverBudget => self.kill_for_budget(now),
             Input::ChildEnded => self.child_ended(now),
             Input::TreeGone => self.tree_gone(now),
             Input::PipesClosed => {
@@ -119,6 +122,11 @@ impl Ending {
         self.cause.unwrap_or(EndCause::Exited)
     }
 
+    /// Whether it is still to be seen to that the tree does not write too much.
+    pub(super) fn may_still_write(&self) -> bool {
+        matches!(self.phase, Phase::Running | Phase::Terminating { .. })
+    }
+
     /// Whether the program has ended and its tree is to follow.
     pub(super) fn wants_the_tree_gone(&self) -> bool {
         self.child_ended && matches!(self.phase, Phase::Terminating { .. } | Phase::Killing { .. })
@@ -147,6 +155,17 @@ impl Ending {
                 if !self.child_ended {
                     self.cause = Some(EndCause::Killed);
                 }
+                Some(self.kill(now))
+            }
+            Phase::Killing { .. } | Phase::Draining { .. } | Phase::Over => None,
+        }
+    }
+
+    /// Whoever was ending it already goes on being the cause.
+    fn kill_for_budget(&mut self, now: u64) -> Option<Action> {
+        match self.phase {
+            Phase::Running | Phase::Terminating { .. } => {
+                self.cause.get_or_insert(EndCause::Limit);
                 Some(self.kill(now))
             }
             Phase::Killing { .. } | Phase::Draining { .. } | Phase::Over => None,
@@ -238,7 +257,7 @@ mod tests {
     #[test]
     fn every_way_to_end_ends() {
         use Action::{Finish, Kill, Terminate};
-        use Input::{ChildEnded, HostLost, PipesClosed, Stop, Tick, TreeGone};
+        use Input::{ChildEnded, HostLost, OverBudget, PipesClosed, Stop, Tick, TreeGone};
         let orderly = [(5, ChildEnded), (5, TreeGone), (5, PipesClosed)];
         check(None, &orderly, &[Terminate, Finish], EndCause::Exited);
         let leftovers = [(5, ChildEnded), (504, Tick), (505, Tick), (560, TreeGone), (561, PipesClosed)];
@@ -257,6 +276,10 @@ mod tests {
         let killed =
             [(1, Stop { grace_ms: 9000 }), (2, Input::Kill), (52, Tick), (60, ChildEnded), (60, TreeGone)];
         check(None, &killed, &[Terminate, Kill, Kill], EndCause::Killed);
+        let spendthrift = [(1, OverBudget), (51, Tick), (60, ChildEnded), (60, TreeGone), (60, PipesClosed)];
+        check(None, &spendthrift, &[Kill, Kill, Finish], EndCause::Limit);
+        let stopped_spendthrift = [(1, Stop { grace_ms: 9000 }), (2, OverBudget), (3, OverBudget)];
+        check(None, &stopped_spendthrift, &[Terminate, Kill], EndCause::Stopped);
         let too_late_to_kill = [(1, ChildEnded), (2, Input::Kill)];
         check(None, &too_late_to_kill, &[Terminate, Kill], EndCause::Exited);
     }

@@ -1,0 +1,121 @@
+//! Groups in a made-up tree: files of the same names, which do nothing.
+
+use session_core::Env;
+
+use super::*;
+
+const LIMITS: TreeLimits =
+    TreeLimits { memory_bytes: Some(64 << 20), processes: Some(50), write_bytes: None };
+
+struct Tree {
+    _directory: tempfile::TempDir,
+    path: Utf8PathBuf,
+    run: RunId,
+}
+
+impl Tree {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let path = Utf8PathBuf::from_path_buf(directory.path().to_owned()).unwrap();
+        Self { _directory: directory, path, run: Env::system().run_id() }
+    }
+
+    /// A group as the kernel would make it, as far as it is written to.
+    fn group(&self, path: &str, files: &[(&str, &str)]) -> Utf8PathBuf {
+        let path = self.path.join(path);
+        fs::create_dir_all(&path).unwrap();
+        for (file, text) in [("cgroup.procs", "")].iter().chain(files) {
+            fs::write(path.join(file), text).unwrap();
+        }
+        path
+    }
+
+    /// The run's group in this one. It is there before: one that is made here has no files.
+    fn of_run(&self, parent: &str, files: &[&str]) -> Utf8PathBuf {
+        let files: Vec<_> = files.iter().map(|file| (*file, "")).collect();
+        self.group(&format!("{parent}/{}", name(self.run)), &files)
+    }
+
+    fn spot(&self, own: &str) -> Spot {
+        Spot { own: self.path.join(own), top: self.path.clone() }
+    }
+}
+
+fn read(group: &Utf8Path, file: &str) -> String {
+    fs::read_to_string(group.join(file)).unwrap()
+}
+
+#[test]
+fn version_two_holds_what_it_hands_down() {
+    let tree = Tree::new();
+    tree.group("user", &[("cgroup.subtree_control", "memory pids")]);
+    let own = tree.group("user/app", &[]);
+    let group = tree.of_run("user", &["memory.max", "memory.oom.group", "pids.max", "cgroup.kill"]);
+    let hierarchies = Hierarchies { unified: Some(tree.spot("user/app")), ..Hierarchies::default() };
+    let (entered, held) = enter(&hierarchies, tree.run, &LIMITS);
+    let by_group = Hold::Held { group: group.clone() };
+    assert_eq!(held, Held { memory: by_group.clone(), processes: by_group });
+    assert_eq!([read(&group, "memory.max"), read(&group, "memory.oom.group")], ["67108864", "1"]);
+    assert_eq!([read(&group, "pids.max"), read(&group, "cgroup.procs")], ["50", "0"]);
+    fs::write(own.join("cgroup.procs"), "").unwrap();
+    let left = entered.unwrap().leave().unwrap();
+    assert_eq!(read(&own, "cgroup.procs"), "0", "the keeper is back where it came from");
+    left.kill().unwrap();
+    assert_eq!(read(&group, "cgroup.kill"), "1");
+    assert_eq!(RunCgroup::recorded(left.paths(), tree.run), Some(left.clone()));
+    assert_eq!(RunCgroup::recorded(left.paths(), Env::system().run_id()), None, "it is another run's");
+}
+
+#[test]
+fn version_one_holds_what_version_two_does_not() {
+    let tree = Tree::new();
+    tree.group("two", &[]);
+    let group = tree.of_run("two", &[]);
+    tree.group("memory/own", &[]);
+    let memory = tree.of_run("memory/own", &["memory.limit_in_bytes"]);
+    let hierarchies = Hierarchies {
+        unified: Some(tree.spot("two")),
+        memory: Some(tree.spot("memory/own")),
+        pids: Some(tree.spot("pids/own")),
+    };
+    let (entered, held) = enter(&hierarchies, tree.run, &LIMITS);
+    assert_eq!(held.memory, Hold::Held { group: memory.clone() });
+    assert_eq!(read(&memory, "memory.limit_in_bytes"), "67108864");
+    let Hold::Missing { why } = held.processes else { panic!("{:?}", held.processes) };
+    assert!(why.contains("cgroup v2 cannot limit pids") && why.contains("pids/own"), "{why}");
+    let entered = entered.unwrap();
+    assert_eq!(entered.group().paths(), [group, memory]);
+    fs::write(tree.path.join("two").join(name(tree.run)).join("cgroup.procs"), "7\n8\n").unwrap();
+    fs::write(tree.path.join("memory/own").join(name(tree.run)).join("cgroup.procs"), "8\n9\n").unwrap();
+    assert_eq!(entered.group().members(), [7, 8, 9]);
+}
+
+#[test]
+fn without_limits_or_groups_there_is_nothing_to_hold() {
+    let tree = Tree::new();
+    let (entered, held) = enter(&Hierarchies::default(), tree.run, &LIMITS);
+    assert!(entered.is_none());
+    let why = "there is no cgroup v2, and there is no cgroup v1 for memory".into();
+    assert_eq!(held.memory, Hold::Missing { why });
+    tree.group("memory", &[]);
+    tree.of_run("memory", &["memory.limit_in_bytes"]);
+    let legacy = Hierarchies { memory: Some(tree.spot("memory")), ..Hierarchies::default() };
+    let (entered, held) = enter(&legacy, tree.run, &TreeLimits::default());
+    assert!(entered.is_none(), "version 1 is for limits alone");
+    assert_eq!(held, Held::default());
+}
+
+#[test]
+fn a_lack_of_memory_is_told_from_other_kills() {
+    for (events, oom_control, failures, expect) in [
+        ("low 0\nhigh 0\nmax 9\noom 1\noom_kill 3\noom_group_kill 1\n", "", "", true),
+        ("low 0\nhigh 0\nmax 9\noom 0\noom_kill 3\n", "", "", false),
+        ("max 9\noom 2\noom_kill 0\n", "", "", false),
+        ("", "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n", "12\n", true),
+        ("", "oom_kill_disable 1\nunder_oom 0\noom_kill 0\n", "12\n", false),
+        ("", "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n", "0\n", false),
+        ("", "", "", false),
+    ] {
+        assert_eq!(short_of_memory(events, oom_control, failures), expect, "{events}{oom_control}");
+    }
+}
