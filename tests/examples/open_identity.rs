@@ -39,6 +39,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             agent: None,
             kind: WorkspaceKind::Scratch,
             project: None,
+            sandbox: session_core::SandboxSpec::default(),
             metadata: Payload::parse("{}")?,
             budget: Budget::default(),
             parent: None,

@@ -87,6 +87,7 @@ fn events_tell_the_whole_story() {
         "run.state pending",
         "run.state claimed",
         "run.state starting",
+        "run.sandbox",
         "run.state running",
         "usage",
         "result",
@@ -244,7 +245,7 @@ fn what_a_session_calls_itself_does_not_confuse_us() {
     // A task that calls roomette with its own variables set talks to the same data directory.
     let program = session_tests::program::roomette();
     let script = format!("ROOMETTE_HOME={} {program} ps --quiet", home.data());
-    let left = home.run(&["--json", "run", "--", "sh", "-c", &script]).ok();
+    let left = home.run(&["--json", "run", "--sandbox=off", "--", "sh", "-c", &script]).ok();
     assert_eq!(left.json()[0]["last_line"].as_str().unwrap(), session_of(&left));
 }
 

@@ -16,13 +16,25 @@ pub struct Paths {
     pub config: Utf8PathBuf,
 }
 
+/// The path with the links resolved of whatever is there of it: a sandbox knows real paths alone.
+fn real(path: Utf8PathBuf) -> Utf8PathBuf {
+    let there = path.ancestors().find_map(|above| Some((above, above.canonicalize_utf8().ok()?)));
+    match there {
+        Some((above, real)) => match path.strip_prefix(above) {
+            Ok(rest) if !rest.as_str().is_empty() => real.join(rest),
+            Ok(_) | Err(_) => real,
+        },
+        None => path,
+    }
+}
+
 impl Paths {
     /// From the flag and the environment; nothing is made yet.
     pub fn find(home: Option<&Utf8Path>, environment: impl Fn(&str) -> Option<String>) -> Outcome<Self> {
         let variable =
             |name: &str| environment(name).filter(|value| !value.is_empty()).map(Utf8PathBuf::from);
         if let Some(home) = home.map(Into::into).or_else(|| variable("ROOMETTE_HOME")) {
-            let data = absolute(&home)?;
+            let data = real(absolute(&home)?);
             return Ok(Self { config: data.join("config.toml"), data });
         }
         // The XDG rule: a relative path is ignored.
@@ -36,7 +48,7 @@ impl Paths {
                 })
         };
         Ok(Self {
-            data: xdg("XDG_DATA_HOME", ".local/share")?,
+            data: real(xdg("XDG_DATA_HOME", ".local/share")?),
             config: xdg("XDG_CONFIG_HOME", ".config")?.join("config.toml"),
         })
     }

@@ -9,7 +9,7 @@ use session_core::affinity::Place;
 use session_core::ports::RunStore as _;
 use session_core::{Env, WorkspaceKind};
 use session_runner::process::{
-    CgroupPreference, Exit, KeeperProgram, KeeperSpec, OnHostLoss, RunReport, Supervised,
+    CgroupPreference, Exit, KeeperProgram, KeeperSpec, OnHostLoss, RunReport, Setting, Supervised, TreeLimits,
 };
 use session_runner::workspace::log::LogRotation;
 use session_runner::workspace::{Git, HostEnvironment, Layout, WorkspaceRequest, prepare};
@@ -70,8 +70,9 @@ async fn run_kept(layout: &Layout, git: &Git, keeper: &KeeperProgram, env: &Env)
         session,
         run: env.run_id(),
         argv: vec![PROGRAM.into()],
-        env: Vec::new(),
-        cwd: workspace.cwd,
+        setting: Setting::Open { env: Vec::new(), cwd: workspace.cwd },
+        limits: TreeLimits::default(),
+        watch: Vec::new(),
         log: workspace.dir.log(),
         rotation: LogRotation::default(),
         state_file: workspace.dir.keeper_state(),

@@ -29,6 +29,7 @@ pub(crate) fn new_session(env: &Env) -> Outcome<NewSession> {
         agent: None,
         kind: WorkspaceKind::Scratch,
         project: None,
+        sandbox: session_core::SandboxSpec::default(),
         metadata: Payload::parse("{}")?,
         budget: Budget::default(),
         parent: None,

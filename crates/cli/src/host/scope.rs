@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use camino::{Utf8Path, Utf8PathBuf};
 use session_core::SandboxSpec;
 use session_core::sandbox::{NetworkSpec, ProcessLimits, SandboxLevel};
-use session_runner::scope::{Asked, Bounds, ScopeError, Toolchains, settle, toolchains};
+use session_runner::scope::{Asked, Bounds, InPlace, ScopeError, Toolchains, settle, toolchains};
 
 use super::protocol::SandboxWire;
 use crate::config::{Net, SandboxConfig};
@@ -27,11 +27,11 @@ pub(super) struct Settled {
 pub(super) fn settled(
     config: &SandboxConfig,
     wire: &SandboxWire,
-    place: (&Utf8Path, Option<&Utf8Path>),
+    data_dir: &Utf8Path,
+    project: Option<(Utf8PathBuf, InPlace)>,
     base_env: Vec<(String, String)>,
     env: &[(String, String)],
 ) -> Outcome<Settled> {
-    let (data_dir, project) = place;
     let bounds = Bounds { data_dir, allowed: &config.roots };
     let asked = asked(config, wire, project);
     let mut sandbox = settle(&asked, &bounds).map_err(|error| refused(&error))?;
@@ -61,7 +61,7 @@ pub(super) fn settled(
 }
 
 /// The settings with what was asked for on top.
-fn asked(config: &SandboxConfig, wire: &SandboxWire, project: Option<&Utf8Path>) -> Asked {
+fn asked(config: &SandboxConfig, wire: &SandboxWire, project: Option<(Utf8PathBuf, InPlace)>) -> Asked {
     let level = wire.level.unwrap_or(config.level);
     // What the installation adds to sandboxes means nothing to a session that wants none; what was asked for is refused.
     let added = |theirs: &[Utf8PathBuf], own: &[Utf8PathBuf]| {
@@ -94,7 +94,7 @@ fn asked(config: &SandboxConfig, wire: &SandboxWire, project: Option<&Utf8Path>)
             file_size_bytes: limit(wire.file_size_bytes, config.file_size_bytes),
             write_bytes: limit(wire.write_bytes, config.write_bytes),
         },
-        project: project.map(Utf8Path::to_owned),
+        project,
     }
 }
 
@@ -124,7 +124,7 @@ mod tests {
     fn of(config: &SandboxConfig, wire: &SandboxWire) -> Settled {
         let env =
             pairs(&[("HOME", "/nowhere"), ("PATH", "/usr/bin"), ("XDG_CACHE_HOME", "/x"), ("LANG", "C")]);
-        settled(config, wire, (Utf8Path::new("/nowhere/data"), None), env, &[]).unwrap()
+        settled(config, wire, Utf8Path::new("/nowhere/data"), None, env, &[]).unwrap()
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Runs that are asked for: which session each belongs to, whether that can take one more, and where it is executed.
 
-use camino::Utf8Path;
+use camino::Utf8PathBuf;
 use jiff::SignedDuration;
 use session_core::affinity::Place;
 use session_core::budget::{Account, Budget, Usage};
@@ -11,8 +11,9 @@ use session_core::ports::{RunStore as _, SessionStore as _};
 use session_core::run::RunSpec;
 use session_core::sandbox::SandboxLevel;
 use session_core::session::NewSession;
-use session_core::{ManagedSession, SandboxSpec, SessionState};
+use session_core::{ManagedSession, SandboxSpec, SessionState, WorkspaceKind};
 use session_manager::{Draft, Submission, Task, TaskSession};
+use session_runner::scope::InPlace;
 use session_runner::workspace::environment::check_variable;
 
 use super::operations::{Operations, bad_name};
@@ -141,7 +142,7 @@ impl Operations {
     pub(super) fn default_sandbox(&self) -> Outcome<SandboxSpec> {
         let nothing = (&SandboxWire::default(), Vec::new());
         let settled =
-            scope::settled(&self.config().sandbox, nothing.0, (self.data_dir(), None), nothing.1, &[])?;
+            scope::settled(&self.config().sandbox, nothing.0, self.data_dir(), None, nothing.1, &[])?;
         Ok(settled.sandbox)
     }
 
@@ -155,17 +156,20 @@ impl Operations {
             PayloadError::NotJson(_) => Failure::usage("metadata: is not a JSON object"),
             PayloadError::TooLarge(_) => Failure::usage(format!("metadata: {error}")),
         })?;
-        let project = wire.project.as_deref().map(Utf8Path::new);
+        let kind: WorkspaceKind = wire.workspace.parse().map_err(|error| Failure::of(Kind::Usage, &error))?;
+        let project = wire.project.as_deref().map(Utf8PathBuf::from);
+        let in_place = if kind == WorkspaceKind::InPlace { InPlace::Yes } else { InPlace::No };
         let given = std::mem::take(base_env);
+        let touched = project.clone().map(|project| (project, in_place));
         let settled =
-            scope::settled(&self.config().sandbox, &wire.sandbox, (self.data_dir(), project), given, env)?;
+            scope::settled(&self.config().sandbox, &wire.sandbox, self.data_dir(), touched, given, env)?;
         *base_env = settled.base_env;
         let limits = &self.config().limits;
         Ok(Draft {
             label: wire.label.as_deref().map(Label::new).transpose().map_err(bad_name)?,
             agent: wire.agent.as_deref().map(AgentKey::new).transpose().map_err(bad_name)?,
-            kind: wire.workspace.parse().map_err(|error| Failure::of(Kind::Usage, &error))?,
-            project: project.map(Into::into),
+            kind,
+            project,
             sandbox: settled.sandbox,
             metadata,
             parent: wire.parent,

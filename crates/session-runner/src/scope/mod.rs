@@ -9,5 +9,5 @@ mod settle;
 mod toolchains;
 
 pub use policy::{Grounds, policy, watched};
-pub use settle::{Asked, Bounds, ScopeError, settle};
+pub use settle::{Asked, Bounds, InPlace, ScopeError, settle};
 pub use toolchains::{Toolchains, toolchains};

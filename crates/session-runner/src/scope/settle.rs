@@ -27,8 +27,17 @@ pub struct Asked {
     pub network: NetworkSpec,
     /// What each run may use up.
     pub limits: ProcessLimits,
-    /// The project, for a session that works in it.
-    pub project: Option<Utf8PathBuf>,
+    /// The project, and whether the session works in it or in a worktree of its repository.
+    pub project: Option<(Utf8PathBuf, InPlace)>,
+}
+
+/// Whether a session works in its project itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InPlace {
+    /// In the project's own directory, with all that lies there.
+    Yes,
+    /// In a directory of its own; of the project it gets the repository.
+    No,
 }
 
 /// What no session gets beyond.
@@ -110,8 +119,10 @@ pub fn settle(asked: &Asked, bounds: &Bounds<'_>) -> Result<SandboxSpec, ScopeEr
     if let NetworkSpec::Allow(endpoints) = network {
         few("net_allow", endpoints.len())?;
     }
-    if let Some(project) = project {
-        root("project", project, bounds)?;
+    match project {
+        Some((project, InPlace::Yes)) => drop(root("project", project, bounds)?),
+        Some((project, InPlace::No)) => drop(allowed("project", project, bounds)?),
+        None => {}
     }
     Ok(SandboxSpec {
         level: *level,
@@ -149,8 +160,17 @@ fn roots(
     given.iter().map(|path| root(field, path, bounds)).collect()
 }
 
-/// The real path of a directory that may be a root.
+/// The real path of a directory that may be a root: allowed, and apart from what no session sees.
 fn root(field: &'static str, given: &Utf8Path, bounds: &Bounds<'_>) -> Result<Utf8PathBuf, ScopeError> {
+    let real = allowed(field, given, bounds)?;
+    if real.starts_with(bounds.data_dir) || bounds.data_dir.starts_with(&real) {
+        return Err(ScopeError::HoldsData { field, path: real, data: bounds.data_dir.to_owned() });
+    }
+    Ok(real)
+}
+
+/// The real path of a directory that the operator allows.
+fn allowed(field: &'static str, given: &Utf8Path, bounds: &Bounds<'_>) -> Result<Utf8PathBuf, ScopeError> {
     let refused = |reason| ScopeError::Directory { field, path: given.to_string(), reason };
     // Whoever completes a name in a shell ends it with a slash.
     let plain = match given.as_str().trim_end_matches('/') {
@@ -164,9 +184,6 @@ fn root(field: &'static str, given: &Utf8Path, bounds: &Bounds<'_>) -> Result<Ut
     form(&real).map_err(refused)?;
     if !real.is_dir() {
         return Err(refused(PathReason::NotADirectory));
-    }
-    if real.starts_with(bounds.data_dir) || bounds.data_dir.starts_with(&real) {
-        return Err(ScopeError::HoldsData { field, path: real, data: bounds.data_dir.to_owned() });
     }
     if !bounds.allowed.is_empty() && !bounds.allowed.iter().any(|allowed| real.starts_with(allowed)) {
         return Err(refused(PathReason::NotAllowed));
@@ -279,16 +296,18 @@ mod tests {
         let place = place();
         let allowed = [place.path.join("tools")];
         settled(&place, &reading(place.path.join("link")), &allowed).unwrap();
-        let working = Asked { project: Some(place.path.join("project")), ..Asked::default() };
-        let error = settled(&place, &working, &allowed).unwrap_err();
-        assert!(error.to_string().contains("outside of the roots that the operator allows"), "{error}");
+        for in_place in [InPlace::Yes, InPlace::No] {
+            let project = Some((place.path.join("project"), in_place));
+            let error = settled(&place, &Asked { project, ..Asked::default() }, &allowed).unwrap_err();
+            assert!(error.to_string().contains("outside of the roots that the operator allows"), "{error}");
+        }
     }
 
     #[test]
     fn without_a_sandbox_nothing_is_promised() {
         let place = place();
         let off = |asked| Asked { level: SandboxLevel::Off, ..asked };
-        let project = Some(place.path.clone());
+        let project = Some((place.path.clone(), InPlace::Yes));
         assert_eq!(
             settled(&place, &off(Asked { project, ..Asked::default() }), &[]).unwrap().level,
             SandboxLevel::Off

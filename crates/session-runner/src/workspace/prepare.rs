@@ -82,8 +82,8 @@ pub fn prepare(layout: &Layout, git: &Git, request: &WorkspaceRequest) -> Result
     }
     let cwd = match (&project, &repository) {
         (Some(project), None) => project.clone(),
-        (_, Some(repository)) => dir.work().join(&repository.below),
-        (None, None) => dir.work(),
+        (_, Some(repository)) if !repository.below.as_str().is_empty() => dir.work().join(&repository.below),
+        (_, Some(_)) | (None, None) => dir.work(),
     };
     // Only a part of the project that is not committed can be missing from its worktree.
     fs::create_dir_all(&cwd).map_err(|error| WorkspaceError::io("create the directory", &cwd, error))?;
