@@ -1,87 +1,85 @@
 //! Names in a workspace that later run code outside: which to protect, and which have appeared or changed.
 
-use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, Read as _};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest as _, Sha256};
 
-/// Names that editors, agents and shells act on when somebody opens the workspace or works in it.
-const WATCHED: &[&str] = &[
-    ".bashrc",
-    ".bash_profile",
-    ".claude/settings.json",
-    ".claude/settings.local.json",
-    ".codex/config.toml",
-    ".cursor/mcp.json",
-    ".envrc",
-    ".gitmodules",
-    ".idea/workspace.xml",
-    ".mcp.json",
-    ".npmrc",
-    ".profile",
-    ".vscode/extensions.json",
-    ".vscode/launch.json",
-    ".vscode/settings.json",
-    ".vscode/tasks.json",
-    ".zprofile",
-    ".zshenv",
-    ".zshrc",
-];
+#[cfg(not(target_os = "linux"))]
+use crate::elsewhere::Directory;
+#[cfg(target_os = "linux")]
+use crate::linux::names::Directory;
+
+mod look;
+pub(crate) mod names;
+mod repository;
+
+use look::{COMMON_DIRECTORY, USUAL, look};
+use names::Found;
+use repository::Repository;
+
 /// What of a repository decides which programs git starts.
-const OF_GIT: &[&str] = &["commondir", "config", "config.worktree", "hooks", "modules"];
+const OF_GIT: &[&str] = &[COMMON_DIRECTORY, "config", "config.worktree", "hooks", "modules"];
 /// Those that every repository has; where one is missing, the report says that it is not protected.
 const ALWAYS_OF_GIT: &[&str] = &["config", "hooks"];
-/// A pointer file of a worktree is one short line.
-const POINTER_BYTES_MAX: u64 = 8 << 10;
-/// How much of a file is read to tell whether it changed, in bytes.
-const FILE_BYTES_MAX: u64 = 1 << 20;
-/// How many entries of a protected directory are looked at.
-const ENTRIES_MAX: usize = 4096;
+/// What of a worktree's own part of the repository does.
+const OF_WORKTREE: &[&str] = &[COMMON_DIRECTORY, "config.worktree"];
+/// How many names are tried for what is set aside.
+const ASIDE_MAX: usize = 16;
 
-/// The paths of the repository in `workspace` by which a session could have git run something outside: hooks and
-/// configuration, and more where it exists. In a worktree it is the pointer file; the repository behind it, see
-/// [`common_git_directory`], has such paths of its own.
+/// The paths of the repository of `workspace` by which a session could have git run something outside: hooks and
+/// configuration, and more where it exists. In a worktree it is the pointer file `.git`, and such paths in the
+/// repository that it points to: that one must be a read-write root too, see [`common_git_directory`].
 ///
 /// A name that does not exist cannot be protected. One of them is worth a look after every session: with a file
-/// `.git/commondir` git takes hooks and configuration from elsewhere. [`Watch`] tells of it.
+/// `.git/commondir` git takes hooks and configuration from elsewhere. [`Watch`] tells of it and sets it aside.
 #[must_use]
 pub fn git_paths(workspace: &Utf8Path) -> Vec<Utf8PathBuf> {
     let git = workspace.join(".git");
-    match fs::symlink_metadata(&git) {
-        Ok(data) if data.is_dir() => {
-            let matters = |name: &&&str| ALWAYS_OF_GIT.contains(name) || exists(&git.join(name));
-            OF_GIT.iter().filter(matters).map(|name| git.join(name)).collect()
+    match repository::find(workspace) {
+        Some(Repository::Main) => paths_in(&git, OF_GIT),
+        Some(Repository::Worktree { own, common }) => {
+            let mut paths = vec![git];
+            paths.extend(paths_in(&own, OF_WORKTREE));
+            paths.extend(paths_in(&common, OF_GIT));
+            paths
         }
-        Ok(data) if data.is_file() => vec![git],
-        Ok(_) | Err(_) => vec![],
+        Some(Repository::Pointer) => vec![git],
+        None => vec![],
     }
 }
 
-/// The directory of the repository that a worktree's `.git` file points to, and which git must be able to write:
-/// `…/.git` of `…/.git/worktrees/name`. `None` where `.git` is a directory or no pointer.
-#[must_use]
-pub fn common_git_directory(workspace: &Utf8Path) -> Option<Utf8PathBuf> {
-    let text = read(&workspace.join(".git"), POINTER_BYTES_MAX).ok()?;
-    let pointer = String::from_utf8(text).ok()?;
-    let target = Utf8PathBuf::from(pointer.trim_end().strip_prefix("gitdir: ")?);
-    let worktrees = target.parent()?;
-    (target.is_absolute() && worktrees.file_name() == Some("worktrees"))
-        .then(|| worktrees.parent())?
-        .map(Into::into)
+fn paths_in(directory: &Utf8Path, names: &[&str]) -> Vec<Utf8PathBuf> {
+    let opened = Directory::open(directory);
+    let is_there =
+        |name: &str| opened.as_ref().is_some_and(|opened| opened.find(Utf8Path::new(name)) != Found::Nothing);
+    let matters = |name: &&&str| ALWAYS_OF_GIT.contains(name) || is_there(name);
+    names.iter().filter(matters).map(|name| directory.join(name)).collect()
 }
 
-/// How the watched names of a workspace looked at one moment.
+/// The directory of the repository that a worktree's `.git` file points to, and which git must be able to write:
+/// `…/.git` of `…/.git/worktrees/name`. `None` where `.git` is a directory or no pointer, and where the repository does
+/// not point back: a session could have written the pointer.
+#[must_use]
+pub fn common_git_directory(workspace: &Utf8Path) -> Option<Utf8PathBuf> {
+    match repository::find(workspace)? {
+        Repository::Worktree { common, .. } => Some(common),
+        Repository::Main | Repository::Pointer => None,
+    }
+}
+
+/// How the watched names of some workspaces looked at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Watch {
-    workspace: Utf8PathBuf,
+    workspaces: BTreeSet<Utf8PathBuf>,
+    /// The repositories of worktrees. Found before a session: what it points to later is not followed.
+    repositories: BTreeSet<Utf8PathBuf>,
     seen: BTreeMap<Utf8PathBuf, String>,
 }
 
 /// A watched name that is not as it was.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Change {
     /// The path.
     pub path: Utf8PathBuf,
@@ -90,138 +88,107 @@ pub struct Change {
 }
 
 /// What became of a watched name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChangeKind {
     /// It was not there before.
     Appeared,
-    /// It has other content, or is another kind of file.
+    /// It has other content, can be run now, or is another kind of file.
     Changed,
     /// It is gone.
     Vanished,
+    /// It appeared, is never made by git, and has been renamed so that nothing acts on it.
+    SetAside,
+    /// As [`SetAside`](Self::SetAside), but every name beside it was taken, so it was removed.
+    Removed,
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let became = match self.kind {
+            ChangeKind::Appeared => "was not there before: look at it before anything acts on it",
+            ChangeKind::Changed => "has changed: look at it before anything acts on it",
+            ChangeKind::Vanished => "is gone",
+            ChangeKind::SetAside => {
+                "was not there before and would have had git run programs from elsewhere: it was renamed"
+            }
+            ChangeKind::Removed => {
+                "was not there before and would have had git run programs from elsewhere: it was removed"
+            }
+        };
+        write!(formatter, "{} {became}", self.path)
+    }
 }
 
 impl Watch {
-    /// Looks at the workspace before a session. Reads no more than a megabyte of each file.
+    /// Looks at the workspaces before a session, and at the repositories behind those that are worktrees. Follows no
+    /// link, waits for nothing, and reads no more than 64 MiB in all.
     #[must_use]
-    pub fn before(workspace: &Utf8Path) -> Self {
-        Self { workspace: workspace.to_owned(), seen: look(workspace) }
+    pub fn before(workspaces: &[Utf8PathBuf]) -> Self {
+        let repositories = workspaces.iter().filter_map(|path| common_git_directory(path)).collect();
+        let workspaces = workspaces.iter().cloned().collect();
+        let seen = look(&workspaces, &repositories);
+        Self { workspaces, repositories, seen }
     }
 
-    /// What is different now: to be shown to whoever goes on working there.
+    /// What is different now, by path: to be shown to whoever goes on working there. Of a directory that has appeared
+    /// or vanished, what is in it is not listed as well.
     #[must_use]
     pub fn changes(&self) -> Vec<Change> {
-        let now = look(&self.workspace);
-        let mut changes = Vec::new();
-        for (path, mark) in &now {
-            match self.seen.get(path) {
-                None => changes.push(Change { path: path.clone(), kind: ChangeKind::Appeared }),
-                Some(before) if before != mark => {
-                    changes.push(Change { path: path.clone(), kind: ChangeKind::Changed });
-                }
-                Some(_) => {}
-            }
+        let all = self.all_changes();
+        let changed: BTreeSet<_> = all.iter().map(|change| change.path.clone()).collect();
+        let is_told = |change: &Change| change.path.ancestors().skip(1).any(|above| changed.contains(above));
+        all.into_iter().filter(|change| !is_told(change)).collect()
+    }
+
+    fn all_changes(&self) -> Vec<Change> {
+        let now = look(&self.workspaces, &self.repositories);
+        let paths: BTreeSet<_> = self.seen.keys().chain(now.keys()).collect();
+        let became = |path: &Utf8PathBuf| match (self.seen.get(path), now.get(path)) {
+            (before, after) if before == after => None,
+            // Worktrees come and go, each with such a file.
+            (None, Some(mark)) | (Some(mark), None) if mark == USUAL => None,
+            (None, _) => Some(ChangeKind::Appeared),
+            (_, None) => Some(ChangeKind::Vanished),
+            (Some(_), Some(_)) => Some(ChangeKind::Changed),
+        };
+        let change = |path: &Utf8PathBuf| became(path).map(|kind| Change { path: path.clone(), kind });
+        paths.into_iter().filter_map(change).collect()
+    }
+
+    /// Renames each `commondir` that has appeared in a repository to `commondir.set-aside`, so that nothing outside
+    /// takes hooks and configuration from where it points. Returns those alone; [`changes`](Self::changes) tells of
+    /// all others, and goes on to tell of one that could not be set aside. To be called when the session has ended.
+    #[must_use]
+    pub fn set_aside(&self) -> Vec<Change> {
+        let appeared = self.all_changes().into_iter().filter(|change| change.kind == ChangeKind::Appeared);
+        // In the own part of a worktree git makes one itself.
+        let is_gits = |path: &Utf8Path| {
+            let is_of_worktree = path.parent().and_then(Utf8Path::file_name) == Some("worktrees");
+            is_of_worktree && !self.repositories.contains(path)
+        };
+        let planted = appeared.filter(|change| {
+            let named = change.path.file_name() == Some(COMMON_DIRECTORY);
+            named && !change.path.parent().is_some_and(is_gits)
+        });
+        planted.filter_map(|Change { path, .. }| Some(Change { kind: set_aside(&path)?, path })).collect()
+    }
+}
+
+fn set_aside(path: &Utf8Path) -> Option<ChangeKind> {
+    let directory = Directory::open(path.parent()?)?;
+    let name = Utf8Path::new(COMMON_DIRECTORY);
+    for number in 0..ASIDE_MAX {
+        let new = match number {
+            0 => format!("{name}.set-aside"),
+            _ => format!("{name}.set-aside.{number}"),
+        };
+        if directory.rename(name, &new).is_ok() {
+            return Some(ChangeKind::SetAside);
         }
-        let gone = self.seen.keys().filter(|path| !now.contains_key(*path));
-        changes.extend(gone.map(|path| Change { path: path.clone(), kind: ChangeKind::Vanished }));
-        changes
     }
-}
-
-fn look(workspace: &Utf8Path) -> BTreeMap<Utf8PathBuf, String> {
-    let mut paths: Vec<_> = WATCHED.iter().map(|name| workspace.join(name)).collect();
-    let git = workspace.join(".git");
-    paths.extend(OF_GIT.iter().map(|name| git.join(name)));
-    let hooks =
-        fs::read_dir(git.join("hooks")).into_iter().flatten().filter_map(Result::ok).take(ENTRIES_MAX);
-    paths.extend(hooks.filter_map(|entry| Utf8PathBuf::from_path_buf(entry.path()).ok()));
-    paths.push(git);
-    paths.into_iter().filter_map(|path| mark(&path).map(|mark| (path, mark))).collect()
-}
-
-/// What a path is, in a form that can be compared; `None` if it is not there.
-fn mark(path: &Utf8Path) -> Option<String> {
-    let data = fs::symlink_metadata(path).ok()?;
-    Some(if data.is_symlink() {
-        format!("link to {:?}", fs::read_link(path).ok())
-    } else if data.is_file() {
-        let content = read(path, FILE_BYTES_MAX).unwrap_or_default();
-        format!("file of {} bytes, {:?}", data.len(), Sha256::digest(content))
-    } else if data.is_dir() {
-        "directory".to_owned()
-    } else {
-        "special file".to_owned()
-    })
-}
-
-fn read(path: &Utf8Path, bytes_max: u64) -> io::Result<Vec<u8>> {
-    // A fifo in the place of a file would keep the reader waiting.
-    if !fs::symlink_metadata(path)?.is_file() {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    let mut content = Vec::new();
-    File::open(path)?.take(bytes_max).read_to_end(&mut content)?;
-    Ok(content)
-}
-
-fn exists(path: &Utf8Path) -> bool {
-    fs::symlink_metadata(path).is_ok()
+    directory.remove(name).is_ok().then_some(ChangeKind::Removed)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn place() -> (tempfile::TempDir, Utf8PathBuf) {
-        let directory = tempfile::tempdir().unwrap();
-        let path = Utf8PathBuf::from_path_buf(fs::canonicalize(directory.path()).unwrap()).unwrap();
-        (directory, path)
-    }
-
-    #[test]
-    fn what_is_there_of_a_repository_is_protected() {
-        let (_directory, path) = place();
-        assert_eq!(git_paths(&path), [] as [Utf8PathBuf; 0]);
-        fs::create_dir_all(path.join(".git/hooks")).unwrap();
-        fs::write(path.join(".git/config"), "").unwrap();
-        assert_eq!(git_paths(&path), [path.join(".git/config"), path.join(".git/hooks")]);
-        assert_eq!(common_git_directory(&path), None);
-    }
-
-    #[test]
-    fn a_worktree_points_to_its_repository() {
-        let (_directory, path) = place();
-        fs::write(path.join(".git"), "gitdir: /srv/repo/.git/worktrees/x\n").unwrap();
-        assert_eq!(git_paths(&path), [path.join(".git")]);
-        assert_eq!(common_git_directory(&path), Some("/srv/repo/.git".into()));
-        fs::write(path.join(".git"), "gitdir: ../elsewhere\n").unwrap();
-        assert_eq!(common_git_directory(&path), None);
-    }
-
-    #[test]
-    fn what_appears_changes_and_vanishes_is_told() {
-        let (_directory, path) = place();
-        fs::create_dir_all(path.join(".git/hooks")).unwrap();
-        fs::write(path.join(".git/config"), "[core]").unwrap();
-        fs::write(path.join(".envrc"), "").unwrap();
-        let watch = Watch::before(&path);
-        assert_eq!(watch.changes(), []);
-        fs::create_dir(path.join(".vscode")).unwrap();
-        fs::write(path.join(".vscode/tasks.json"), "{}").unwrap();
-        fs::write(path.join(".git/hooks/pre-commit"), "").unwrap();
-        fs::write(path.join(".git/config"), "[evil]").unwrap();
-        fs::remove_file(path.join(".envrc")).unwrap();
-        let change = |name: &str, kind| Change { path: path.join(name), kind };
-        let mut changes = watch.changes();
-        changes.sort_by(|one, other| one.path.cmp(&other.path));
-        assert_eq!(
-            changes,
-            [
-                change(".envrc", ChangeKind::Vanished),
-                change(".git/config", ChangeKind::Changed),
-                change(".git/hooks/pre-commit", ChangeKind::Appeared),
-                change(".vscode/tasks.json", ChangeKind::Appeared),
-            ]
-        );
-    }
-}
+mod tests;

@@ -134,11 +134,12 @@ pub(crate) fn canonical(policy: &Policy) -> String {
 /// The canonical JSON with every value of the environment left empty, as a digest.
 pub(crate) fn scope_digest(policy: &Policy) -> String {
     let environment = policy.environment.keys().map(|name| (name.clone(), String::new())).collect();
-    digest(&canonical(&Policy { environment, ..policy.clone() }))
+    digest(canonical(&Policy { environment, ..policy.clone() }).as_bytes())
 }
 
-fn digest(json: &str) -> String {
-    Sha256::digest(json.as_bytes()).iter().fold(String::with_capacity(64), |mut text, byte| {
+/// SHA-256 in hexadecimal.
+pub(crate) fn digest(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().fold(String::with_capacity(64), |mut text, byte| {
         for half in [byte >> 4, byte & 15] {
             text.extend(char::from_digit(u32::from(half), 16));
         }
@@ -301,6 +302,6 @@ mod tests {
         let other = Policy::new("/").with_network(Network::Open).seal().unwrap();
         assert_ne!(other.digest(), first.digest());
         assert_eq!(serde_json::from_str::<Policy>(first.json()).unwrap(), *first.policy());
-        assert_eq!(digest(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+        assert_eq!(digest(b""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
     }
 }

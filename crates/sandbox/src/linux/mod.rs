@@ -5,6 +5,7 @@ mod host;
 mod loopback;
 mod mount_table;
 mod mounts;
+pub(crate) mod names;
 mod namespaces;
 mod outer;
 mod relay;

@@ -63,7 +63,7 @@ fn replace_the_hooks(room: &Room) -> bool {
 /// The one that is left at full: it is told after the session.
 fn new_files_that_editors_act_on(room: &Room) -> bool {
     let scope = room.text("scope");
-    let watch = sandbox::guard::Watch::before(scope.as_str().into());
+    let watch = sandbox::guard::Watch::before(&[scope.as_str().into()]);
     room.shell("mkdir .vscode; echo '{}' > .vscode/tasks.json; echo '{}' > .mcp.json");
     let told: Vec<_> = watch.changes().into_iter().map(|change| change.path.into_string()).collect();
     assert_eq!(told, [format!("{scope}/.mcp.json"), format!("{scope}/.vscode/tasks.json")]);
@@ -74,7 +74,7 @@ fn new_files_that_editors_act_on(room: &Room) -> bool {
 fn point_the_repository_elsewhere(room: &Room) -> bool {
     let room = with_repository(room);
     let scope = room.text("scope");
-    let watch = sandbox::guard::Watch::before(scope.as_str().into());
+    let watch = sandbox::guard::Watch::before(&[scope.as_str().into()]);
     room.shell("echo ../evil > .git/commondir");
     let told: Vec<_> = watch.changes().into_iter().map(|change| change.path.into_string()).collect();
     assert_eq!(told, [format!("{scope}/.git/commondir")]);

@@ -1,0 +1,181 @@
+//! One look at all watched names, bounded however much a session has put there.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use camino::{Utf8Path, Utf8PathBuf};
+
+use super::names::{Budget, Found, mark};
+#[cfg(not(target_os = "linux"))]
+use crate::elsewhere::Directory;
+#[cfg(target_os = "linux")]
+use crate::linux::names::Directory;
+
+/// Names that editors, agents and shells act on when somebody opens the workspace or works in it.
+const WATCHED: &[&str] = &[
+    ".bash_profile",
+    ".bashrc",
+    ".cargo/config",
+    ".cargo/config.toml",
+    ".claude/settings.json",
+    ".claude/settings.local.json",
+    ".codex/config.toml",
+    ".cursor/mcp.json",
+    ".devcontainer/devcontainer.json",
+    ".envrc",
+    ".gitmodules",
+    ".idea/workspace.xml",
+    ".mcp.json",
+    ".npmrc",
+    ".profile",
+    ".vscode/extensions.json",
+    ".vscode/launch.json",
+    ".vscode/settings.json",
+    ".vscode/tasks.json",
+    ".zprofile",
+    ".zshenv",
+    ".zshrc",
+];
+/// The file by which git takes hooks and configuration from another directory.
+pub(super) const COMMON_DIRECTORY: &str = "commondir";
+/// What it holds in the own part of a worktree: the repository around it.
+const AROUND: &str = "../..";
+/// The mark of such a file.
+pub(super) const USUAL: &str = "the repository around it";
+/// How many names of one directory are looked at.
+const NAMES_MAX: usize = 4096;
+/// How many worktrees of a repository are looked at, and how many directories of its modules.
+const DIRECTORIES_MAX: usize = 512;
+/// How deep the repositories of modules may lie, as directories between.
+const DEPTH_MAX: usize = 16;
+
+/// What is there of the watched names, each with its mark.
+pub(super) fn look(
+    workspaces: &BTreeSet<Utf8PathBuf>,
+    repositories: &BTreeSet<Utf8PathBuf>,
+) -> BTreeMap<Utf8PathBuf, String> {
+    let mut look = Look::default();
+    for path in workspaces {
+        let Some(place) = look.place(path) else { continue };
+        for name in WATCHED {
+            look.at(&place, Utf8Path::new(name));
+        }
+        if look.at(&place, ".git".into()) == Some(Kind::Directory) {
+            look.repository(&place, ".git".into());
+        }
+    }
+    for path in repositories {
+        if let Some(place) = look.place(path) {
+            look.repository(&place, "".into());
+        }
+    }
+    look.seen
+}
+
+/// A directory that names are below of, with its own name.
+struct Place<'a> {
+    path: &'a Utf8Path,
+    directory: Directory,
+}
+
+/// What a look tells those who go on from there.
+#[derive(Debug, PartialEq, Eq)]
+enum Kind {
+    Directory,
+    Other,
+}
+
+#[derive(Default)]
+struct Look {
+    seen: BTreeMap<Utf8PathBuf, String>,
+    budget: Budget,
+}
+
+impl Look {
+    fn place<'a>(&mut self, path: &'a Utf8Path) -> Option<Place<'a>> {
+        let directory = Directory::open(path)?;
+        self.seen.insert(path.to_owned(), "directory".to_owned());
+        Some(Place { path, directory })
+    }
+
+    fn at(&mut self, place: &Place<'_>, name: &Utf8Path) -> Option<Kind> {
+        let mark = mark(&place.directory, name, &mut self.budget)?;
+        let kind = if mark == "directory" { Kind::Directory } else { Kind::Other };
+        self.seen.insert(place.path.join(name), mark);
+        Some(kind)
+    }
+
+    /// A directory and what is in it.
+    fn listed(&mut self, place: &Place<'_>, name: &Utf8Path) {
+        if self.at(place, name) != Some(Kind::Directory) {
+            return;
+        }
+        for inner in self.names(place, name, NAMES_MAX) {
+            self.at(place, &name.join(inner));
+        }
+    }
+
+    /// The names in a directory. That there are more than are looked at is its mark then.
+    fn names(&mut self, place: &Place<'_>, name: &Utf8Path, names_max: usize) -> Vec<String> {
+        let listing = place.directory.list(name, names_max);
+        if listing.is_cut {
+            self.seen.insert(place.path.join(name), "directory of more than is looked at".to_owned());
+        }
+        listing.names
+    }
+
+    /// What decides which programs git runs, in the repository of this name.
+    fn repository(&mut self, place: &Place<'_>, name: &Utf8Path) {
+        self.one_repository(place, name);
+        let modules = name.join("modules");
+        if self.at(place, &modules) == Some(Kind::Directory) {
+            self.modules(place, &modules);
+        }
+    }
+
+    fn one_repository(&mut self, place: &Place<'_>, name: &Utf8Path) {
+        for inner in [COMMON_DIRECTORY, "config", "config.worktree"] {
+            self.at(place, &name.join(inner));
+        }
+        self.listed(place, &name.join("hooks"));
+        let worktrees = name.join("worktrees");
+        for worktree in self.names(place, &worktrees, DIRECTORIES_MAX) {
+            let own = worktrees.join(worktree);
+            self.at(place, &own.join("config.worktree"));
+            let pointer = own.join(COMMON_DIRECTORY);
+            let content = place.directory.read(&pointer, 16).unwrap_or_default();
+            if content.trim_ascii_end() == AROUND.as_bytes() {
+                self.seen.insert(place.path.join(pointer), USUAL.to_owned());
+            } else {
+                self.at(place, &pointer);
+            }
+        }
+    }
+
+    /// The repositories of modules lie anywhere below `modules`, and those of their modules in them.
+    fn modules(&mut self, place: &Place<'_>, modules: &Utf8Path) {
+        let mut waiting = vec![(modules.to_owned(), 0)];
+        let mut left = DIRECTORIES_MAX;
+        while let Some((name, depth)) = waiting.pop() {
+            let is_repository = matches!(place.directory.find(&name.join("HEAD")), Found::File { .. });
+            let inside = if is_repository {
+                self.at(place, &name);
+                self.one_repository(place, &name);
+                vec![name.join("modules")]
+            } else {
+                self.names(place, &name, NAMES_MAX).iter().map(|inner| name.join(inner)).collect()
+            };
+            for inner in inside {
+                if place.directory.find(&inner) != Found::Directory {
+                    continue;
+                }
+                if depth == DEPTH_MAX || left == 0 {
+                    self.seen
+                        .insert(place.path.join(modules), "directory of more than is looked at".to_owned());
+                    return;
+                }
+                left -= 1;
+                waiting.push((inner, depth + 1));
+            }
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Looks at names below a directory that somebody else may have filled: through no symbolic link, without waiting for a
+//! fifo, and no further than it is told.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::os::fd::OwnedFd;
+
+use camino::Utf8Path;
+use rustix::fs::{
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Stat, fstat, openat2, readlinkat,
+    renameat_with, unlinkat,
+};
+use rustix::io::Errno;
+
+use crate::guard::names::{Found, Listing};
+
+const NO_LINKS: ResolveFlags = ResolveFlags::NO_SYMLINKS.union(ResolveFlags::NO_MAGICLINKS);
+/// Nothing else than what is named is opened, whatever has taken its name meanwhile.
+const LOOKING: OFlags = OFlags::RDONLY
+    .union(OFlags::NONBLOCK)
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::NOCTTY)
+    .union(OFlags::CLOEXEC);
+
+/// A directory that is held open.
+#[derive(Debug)]
+pub(crate) struct Directory(OwnedFd);
+
+impl Directory {
+    /// `None` if there is no directory of this name, or the name leads through a link.
+    pub(crate) fn open(path: &Utf8Path) -> Option<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        openat2(CWD, path.as_str(), flags, Mode::empty(), NO_LINKS).ok().map(Self)
+    }
+
+    /// What is there under this name.
+    pub(crate) fn find(&self, name: &Utf8Path) -> Found {
+        let place = match self.at(name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC) {
+            Ok(place) => place,
+            Err(Errno::NOENT | Errno::NOTDIR) => return Found::Nothing,
+            Err(Errno::LOOP) => return Found::BehindLink,
+            Err(_) => return Found::Unreadable,
+        };
+        let Ok(stat) = fstat(&place) else { return Found::Unreadable };
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => file(&stat),
+            FileType::Directory => Found::Directory,
+            FileType::Symlink => match readlinkat(&place, "", Vec::new()) {
+                Ok(target) => Found::Link(target.to_string_lossy().into_owned()),
+                Err(_) => Found::Unreadable,
+            },
+            FileType::Fifo
+            | FileType::Socket
+            | FileType::CharacterDevice
+            | FileType::BlockDevice
+            | FileType::Unknown => Found::Special,
+        }
+    }
+
+    /// Up to `bytes_max` of a file; `None` if there is none that can be read.
+    pub(crate) fn read(&self, name: &Utf8Path, bytes_max: u64) -> Option<Vec<u8>> {
+        let place = self.at(name, LOOKING).ok()?;
+        if !FileType::from_raw_mode(fstat(&place).ok()?.st_mode).is_file() {
+            return None;
+        }
+        let mut content = Vec::new();
+        File::from(place).take(bytes_max).read_to_end(&mut content).ok()?;
+        Some(content)
+    }
+
+    /// The names in a directory below, no more than `names_max`. Those that are not UTF-8 are left out.
+    pub(crate) fn list(&self, name: &Utf8Path, names_max: usize) -> Listing {
+        let mut listing = Listing::default();
+        let opened = self.at(name, LOOKING | OFlags::DIRECTORY).ok();
+        let Some(directory) = opened.and_then(|place| Dir::new(place).ok()) else { return listing };
+        for entry in directory.filter_map(Result::ok) {
+            let Ok(name) = entry.file_name().to_str() else { continue };
+            if matches!(name, "." | "..") {
+                continue;
+            }
+            if listing.names.len() == names_max {
+                listing.is_cut = true;
+                break;
+            }
+            listing.names.push(name.to_owned());
+        }
+        listing.names.sort_unstable();
+        listing
+    }
+
+    /// Gives what has this name another one beside it. Nothing is replaced.
+    pub(crate) fn rename(&self, name: &Utf8Path, new: &str) -> std::io::Result<()> {
+        let (parent, name) = self.parent_of(name)?;
+        Ok(renameat_with(&parent, name, &parent, new, RenameFlags::NOREPLACE)?)
+    }
+
+    /// Removes what has this name, if it is no directory.
+    pub(crate) fn remove(&self, name: &Utf8Path) -> std::io::Result<()> {
+        let (parent, name) = self.parent_of(name)?;
+        Ok(unlinkat(&parent, name, AtFlags::empty())?)
+    }
+
+    fn parent_of<'a>(&self, name: &'a Utf8Path) -> rustix::io::Result<(OwnedFd, &'a str)> {
+        let (parent, last) = name.parent().zip(name.file_name()).ok_or(Errno::INVAL)?;
+        let parent = if parent == "" { Utf8Path::new(".") } else { parent };
+        let place = self.at(parent, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC)?;
+        Ok((place, last))
+    }
+
+    fn at(&self, name: &Utf8Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+        openat2(&self.0, name.as_str(), flags, Mode::empty(), NO_LINKS | ResolveFlags::BENEATH)
+    }
+}
+
+fn file(stat: &Stat) -> Found {
+    Found::File {
+        bytes: u64::try_from(stat.st_size).unwrap_or_default(),
+        is_program: stat.st_mode & 0o111 != 0,
+        changed: (i128::from(stat.st_ctime), i128::from(stat.st_ctime_nsec)),
+    }
+}
