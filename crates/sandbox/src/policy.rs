@@ -71,7 +71,8 @@ pub enum Network {
     /// Itself, and what a proxy lets through. The session finds it at `http://127.0.0.1:3128`, which
     /// `HTTP_PROXY` and its kin then name. Only at [`Level::Full`](crate::Level::Full).
     Proxy {
-        /// The Unix socket at which the host's proxy listens.
+        /// The Unix socket at which the host's proxy listens, alone in its directory. The session sees the directory,
+        /// so a proxy that comes back under the same name is found again.
         socket: Utf8PathBuf,
     },
 }
@@ -234,6 +235,9 @@ pub enum PathReason {
     /// It must be a socket.
     #[error("is not a Unix socket")]
     NotASocket,
+    /// The session sees the directory of the socket, so nothing else may lie there.
+    #[error("is not alone in its directory: give the proxy's socket a directory of its own")]
+    NotAlone,
     /// A symbolic link, or a loop of them, stands somewhere in it.
     #[error("goes through a symbolic link: give the real path (`realpath` prints it)")]
     Link,
@@ -327,6 +331,19 @@ impl Policy {
         self
     }
 
+    /// The directory of the proxy's socket, which the session sees.
+    pub(crate) fn proxy_directory(&self) -> Option<&Utf8Path> {
+        match &self.network {
+            Network::Proxy { socket } => socket.parent(),
+            Network::Open | Network::None | Network::Loopback => None,
+        }
+    }
+
+    /// How many directories are held open for it.
+    pub(crate) fn open_directories(&self) -> usize {
+        self.read_write.len() + self.read_only.len() + usize::from(self.proxy_directory().is_some())
+    }
+
     /// Whether it wants a network that namespaces alone can give.
     pub(crate) fn wants_own_network(&self) -> bool {
         match self.network {
@@ -362,6 +379,8 @@ impl Policy {
         check_path(Field::Directory, &self.directory)?;
         if let Network::Proxy { socket } = &self.network {
             check_path(Field::Network, socket)?;
+            let has_place = socket.parent().is_some_and(|directory| directory != "/");
+            require(has_place, Field::Network, socket, || PathReason::NotAlone)?;
         }
         for device in &self.devices {
             require(device.starts_with("/dev") && device != "/dev", Field::Devices, device, || {

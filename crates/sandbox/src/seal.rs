@@ -8,7 +8,7 @@ use camino::Utf8Path;
 use camino::Utf8PathBuf;
 #[cfg(target_os = "linux")]
 use rustix::{
-    fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat2},
+    fs::{CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat, openat2},
     io::Errno,
 };
 use serde::{Deserialize, Serialize};
@@ -118,7 +118,8 @@ impl SealedPolicy {
         self.places.clone()
     }
 
-    /// The open roots: those that may be written first, each group in the order of the policy.
+    /// The open roots: those that may be written first, each group in the order of the policy. The directory of the
+    /// proxy's socket is the last.
     #[cfg(target_os = "linux")]
     pub(crate) fn roots(&self) -> &[OwnedFd] {
         &self.roots
@@ -164,10 +165,32 @@ fn open_all(policy: &Policy) -> Result<(Vec<OwnedFd>, Vec<Place>), PolicyError> 
         require(device, Field::Devices, path, || PathReason::NotADevice)?;
     }
     if let Network::Proxy { socket } = &policy.network {
-        let stat = look(Field::Network, socket, &open(Field::Network, socket)?)?;
-        require(kind(&stat).is_socket(), Field::Network, socket, || PathReason::NotASocket)?;
+        roots.push(proxy_directory(socket)?);
     }
     Ok((roots, places))
+}
+
+/// Opens the directory of the proxy's socket, in which nothing else may lie.
+#[cfg(target_os = "linux")]
+fn proxy_directory(socket: &Utf8Path) -> Result<OwnedFd, PolicyError> {
+    let field = Field::Network;
+    let stat = look(field, socket, &open(field, socket)?)?;
+    require(kind(&stat).is_socket(), field, socket, || PathReason::NotASocket)?;
+    let directory = open(field, socket.parent().unwrap_or(socket))?;
+    let unreadable = |error: Errno| {
+        path_error(field, socket, PathReason::Unreadable(std::io::Error::from(error).to_string()))
+    };
+    let entries =
+        openat(&directory, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .and_then(Dir::new)
+            .map_err(unreadable)?;
+    for entry in entries {
+        let entry = entry.map_err(unreadable)?;
+        let name = entry.file_name().to_bytes();
+        let is_own = socket.file_name().is_some_and(|own| own.as_bytes() == name);
+        require(is_own || matches!(name, b"." | b".."), field, socket, || PathReason::NotAlone)?;
+    }
+    Ok(directory)
 }
 
 /// Opens what is there as a place only, and through no symbolic link.
@@ -240,6 +263,20 @@ mod tests {
         assert_eq!(reason(Policy::new("/").allow_device("/dev/pts")), PathReason::NotADevice);
         let proxy = Network::Proxy { socket: path.join("file") };
         assert_eq!(reason(Policy::new("/").with_network(proxy)), PathReason::NotASocket);
+    }
+
+    #[test]
+    fn a_proxys_socket_is_alone_in_its_directory() {
+        let (_directory, path) = place();
+        let socket = path.join("proxy");
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        let policy = || Policy::new("/").with_network(Network::Proxy { socket: socket.clone() });
+        let sealed = policy().seal().unwrap();
+        assert_eq!((sealed.roots().len(), sealed.places()), (1, vec![]));
+        fs::write(path.join("token"), "").unwrap();
+        assert_eq!(reason(policy()), PathReason::NotAlone);
+        let bare = Network::Proxy { socket: "/proxy".into() };
+        assert_eq!(reason(Policy::new("/").with_network(bare)), PathReason::NotAlone);
     }
 
     #[test]

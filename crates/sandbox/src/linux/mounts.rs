@@ -23,8 +23,8 @@ use super::wire::refusal;
 use crate::level::{Refusal, RefusalCode};
 use crate::policy::{Network, Policy, is_inside};
 
-/// Where the proxy's socket appears inside.
-pub(super) const PROXY: &str = "/run/sandbox/proxy.sock";
+/// Where the directory of the proxy's socket appears inside.
+const PROXY: &str = "/run/sandbox";
 /// Where the new root is attached until it is the root. It is there on every system.
 const SCAFFOLD: &str = "/proc";
 /// What the root's own file system holds: directories and links only.
@@ -254,12 +254,6 @@ fn system_trees(policy: &Policy) -> Result<Vec<Tree>, Refusal> {
     {
         trees.extend(present(file.as_str(), READ)?);
     }
-    if let Network::Proxy { socket } = &policy.network {
-        let source = clone_of_path(socket.as_str()).map_err(|error| {
-            refusal(RefusalCode::Network, format!("the proxy's socket {socket}"), io::Error::from(error))
-        })?;
-        trees.push(Tree { target: PROXY.into(), source, flags: READ });
-    }
     Ok(trees)
 }
 
@@ -278,10 +272,11 @@ fn device_trees(policy: &Policy) -> Result<Vec<Tree>, Refusal> {
 
 /// The roots, opened once more in this mount namespace: each must be what was approved.
 fn root_trees(policy: &Policy, approved: &[OwnedFd]) -> Result<Vec<Tree>, Refusal> {
-    let writable = policy.read_write.iter().map(|path| (path, WRITE));
-    let readable = policy.read_only.iter().map(|path| (path, READ));
+    let writable = policy.read_write.iter().map(|path| (path.as_path(), path.as_path(), WRITE));
+    let readable = policy.read_only.iter().map(|path| (path.as_path(), path.as_path(), READ));
+    let proxy = policy.proxy_directory().map(|path| (path, Utf8Path::new(PROXY), READ));
     let mut trees = Vec::new();
-    for ((path, flags), approved) in writable.chain(readable).zip(approved) {
+    for ((path, target, flags), approved) in writable.chain(readable).chain(proxy).zip(approved) {
         let changed = |why: &str| Refusal::new(RefusalCode::RootChanged, format!("the root {path} {why}"));
         let now = open_root(path).map_err(|error| changed(&format!("cannot be opened any more: {error}")))?;
         let failed = |error| failed(&format!("the root {path}"), error);
@@ -289,11 +284,20 @@ fn root_trees(policy: &Policy, approved: &[OwnedFd]) -> Result<Vec<Tree>, Refusa
         if (before.st_dev, before.st_ino) != (after.st_dev, after.st_ino) {
             return Err(changed("is another directory than the one that was approved"));
         }
-        trees.push(Tree { target: path.clone(), source: clone_of(&now).map_err(failed)?, flags });
+        trees.push(Tree { target: target.to_owned(), source: clone_of(&now).map_err(failed)?, flags });
     }
     // Outer roots first, so that inner ones lie in them; of the same path, the one that may be written last.
     trees.sort_by_key(|tree| (tree.target.components().count(), tree.flags == WRITE));
     Ok(trees)
+}
+
+/// The proxy's socket as it is named inside.
+pub(super) fn proxy_inside(policy: &Policy) -> Utf8PathBuf {
+    let name = match &policy.network {
+        Network::Proxy { socket } => socket.file_name().unwrap_or_default(),
+        Network::Open | Network::None | Network::Loopback => "",
+    };
+    Utf8Path::new(PROXY).join(name)
 }
 
 /// Opens a root as a place, through no link.

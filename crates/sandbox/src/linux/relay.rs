@@ -6,8 +6,10 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
 
-use super::mounts::PROXY;
+use camino::{Utf8Path, Utf8PathBuf};
+
 use super::wire::refusal;
 use crate::level::{Refusal, RefusalCode};
 
@@ -20,8 +22,13 @@ pub(super) const VARIABLES: [&str; 6] =
     ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"];
 /// Connections at once; one more is closed at once.
 const CONNECTIONS_MAX: usize = 128;
+/// Descriptors that the first process has besides those of connections.
+const OTHER_DESCRIPTORS: u64 = 12;
 /// A thread here copies bytes and nothing else.
 const STACK_BYTES: usize = 128 << 10;
+/// How long the relay leaves off where the system has no room for a connection, which would otherwise be offered again
+/// at once, and again.
+const NO_ROOM_PAUSE: Duration = Duration::from_millis(20);
 
 /// Takes the port. The session's first process does so before it confines itself.
 pub(super) fn listen() -> Result<TcpListener, Refusal> {
@@ -29,19 +36,35 @@ pub(super) fn listen() -> Result<TcpListener, Refusal> {
         .map_err(|error| refusal(RefusalCode::Network, "the relay to the proxy cannot listen", error))
 }
 
-/// Serves until the session ends: its threads are those of the session's first process, and end with it.
-pub(super) fn serve(listener: TcpListener) -> Result<(), Refusal> {
+/// Serves until the session ends: its threads are those of the session's first process, and end with it. A proxy that
+/// is away closes the connections of that time; each new one looks for it again.
+pub(super) fn serve(
+    listener: TcpListener,
+    proxy: Utf8PathBuf,
+    open_files: Option<u64>,
+) -> Result<(), Refusal> {
+    let connections_max = connections(open_files);
     let accept = move || {
-        let open = Arc::new(AtomicUsize::new(0));
-        for connection in listener.incoming().filter_map(Result::ok) {
-            let place = Place::take(&open);
-            if let Some(place) = place {
+        let (open, proxy) = (Arc::new(AtomicUsize::new(0)), Arc::new(proxy));
+        for connection in listener.incoming() {
+            let Ok(connection) = connection else {
+                thread::sleep(NO_ROOM_PAUSE);
+                continue;
+            };
+            if let Some(place) = Place::take(&open, connections_max) {
+                let proxy = Arc::clone(&proxy);
                 // Without a thread or a proxy the connection is closed, which its program sees.
-                let _closed = spawn(move || carry(&connection, &place));
+                let _closed = spawn(move || carry(&connection, &proxy, &place));
             }
         }
     };
     spawn(accept).map_err(|error| refusal(RefusalCode::Network, "the relay to the proxy cannot start", error))
+}
+
+/// How many connections there is room for: each takes two descriptors, and one more while it is turned away.
+fn connections(open_files: Option<u64>) -> usize {
+    let room = open_files.map_or(u64::MAX, |files| files.saturating_sub(OTHER_DESCRIPTORS) / 2);
+    usize::try_from(room).unwrap_or(usize::MAX).clamp(1, CONNECTIONS_MAX)
 }
 
 fn spawn(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
@@ -52,9 +75,9 @@ fn spawn(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
 struct Place(Arc<AtomicUsize>);
 
 impl Place {
-    fn take(open: &Arc<AtomicUsize>) -> Option<Self> {
+    fn take(open: &Arc<AtomicUsize>, max: usize) -> Option<Self> {
         let place = Self(Arc::clone(open));
-        (open.fetch_add(1, Ordering::SeqCst) < CONNECTIONS_MAX).then_some(place)
+        (open.fetch_add(1, Ordering::SeqCst) < max).then_some(place)
     }
 }
 
@@ -65,19 +88,34 @@ impl Drop for Place {
 }
 
 /// Both directions until both have ended.
-fn carry(inside: &TcpStream, _place: &Place) {
-    let attempt = || {
-        let outside = UnixStream::connect(PROXY)?;
-        let (inside_again, outside_again) = (inside.try_clone()?, outside.try_clone()?);
-        let back = thread::Builder::new().stack_size(STACK_BYTES).spawn(move || {
+fn carry(inside: &TcpStream, proxy: &Utf8Path, _place: &Place) {
+    let Ok(outside) = UnixStream::connect(proxy) else { return };
+    thread::scope(|scope| {
+        let back = thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, || {
             // An end in the middle is the end of the connection, and both sides see it.
-            let _ended = io::copy(&mut &outside_again, &mut &inside_again);
-            inside_again.shutdown(Shutdown::Write)
-        })?;
-        let _ended = io::copy(&mut &*inside, &mut &outside);
+            if io::copy(&mut &outside, &mut &*inside).is_err() {
+                let _closed = outside.shutdown(Shutdown::Both);
+            }
+            inside.shutdown(Shutdown::Write)
+        });
+        if back.is_err() || io::copy(&mut &*inside, &mut &outside).is_err() {
+            let _closed = inside.shutdown(Shutdown::Both);
+            let _closed = outside.shutdown(Shutdown::Both);
+        }
         let _closed = outside.shutdown(Shutdown::Write);
-        let _joined = back.join();
-        Ok::<_, io::Error>(())
-    };
-    let _closed = attempt();
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_room_for_connections_within_the_limit_of_files() {
+        for (open_files, expected) in
+            [(None, 128), (Some(16), 2), (Some(100), 44), (Some(5000), 128), (Some(0), 1)]
+        {
+            assert_eq!(connections(open_files), expected, "{open_files:?}");
+        }
+    }
 }

@@ -22,7 +22,7 @@ const OWN_PROCESSES: u64 = 2;
 /// whole machine's.
 const PID_MAX_OF_NAMESPACE: (u32, u32) = (6, 14);
 
-/// Limits this process and whatever it starts.
+/// Limits this process and whatever it starts, in all but open files.
 pub(super) fn limit(level: Level, limits: &Limits, holder: Holder) -> Result<(), Refusal> {
     let processes = limits.processes.map(|count| match (level, holder) {
         (Level::Full, _) => count.saturating_add(OWN_PROCESSES),
@@ -35,23 +35,25 @@ pub(super) fn limit(level: Level, limits: &Limits, holder: Holder) -> Result<(),
         (Resource::Msgqueue, Some(0)),
         (Resource::Memlock, Some(LOCKED_BYTES_MAX)),
         (Resource::Fsize, limits.file_size_bytes),
-        (Resource::Nofile, limits.open_files),
         (Resource::Data, limits.memory_bytes),
         (Resource::Cpu, limits.cpu_seconds),
         (Resource::Nproc, processes),
     ] {
-        if let Some(value) = value {
-            let new = lowered(&getrlimit(resource), value);
-            setrlimit(resource, new).map_err(|error| {
-                refusal(
-                    RefusalCode::Limits,
-                    format!("the limit {resource:?} cannot be set"),
-                    io::Error::from(error),
-                )
-            })?;
-        }
+        set(resource, value)?;
     }
     Ok(())
+}
+
+/// The last limit: the launcher itself holds more files than a program may be allowed.
+pub(super) fn limit_open_files(limits: &Limits) -> Result<(), Refusal> {
+    set(Resource::Nofile, limits.open_files)
+}
+
+fn set(resource: Resource, value: Option<u64>) -> Result<(), Refusal> {
+    let Some(value) = value else { return Ok(()) };
+    setrlimit(resource, lowered(&getrlimit(resource), value)).map_err(|error| {
+        refusal(RefusalCode::Limits, format!("the limit {resource:?} cannot be set"), io::Error::from(error))
+    })
 }
 
 /// Both limits at `value`, or at what the process may have at most.

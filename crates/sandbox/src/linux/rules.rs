@@ -1,7 +1,7 @@
 //! Landlock: which files, which sockets, which processes.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use camino::Utf8Path;
 use landlock::{
@@ -22,13 +22,13 @@ use crate::policy::{Network, Policy};
 const LEAST: ABI = ABI::V6;
 
 /// What the roots are, in the order of the policy: those that may be written, then those that may be read.
-pub(super) struct Roots<'a> {
-    pub(super) read_write: Vec<BorrowedFd<'a>>,
-    pub(super) read_only: Vec<BorrowedFd<'a>>,
+pub(super) struct Roots {
+    pub(super) read_write: Vec<OwnedFd>,
+    pub(super) read_only: Vec<OwnedFd>,
 }
 
 /// Restricts this thread, and whatever it starts, for good. Returns the kernel's ABI.
-pub(super) fn restrict(level: Level, policy: &Policy, roots: &Roots<'_>) -> Result<i32, Refusal> {
+pub(super) fn restrict(level: Level, policy: &Policy, roots: &Roots) -> Result<i32, Refusal> {
     let failed = |error: &dyn std::fmt::Display| {
         let message = format!("Landlock cannot be had with all that a session wants (ABI 6): {error}");
         Refusal::new(RefusalCode::Landlock, message)
@@ -44,7 +44,7 @@ pub(super) fn restrict(level: Level, policy: &Policy, roots: &Roots<'_>) -> Resu
     }
     for (descriptors, rights) in [(&roots.read_write, changing()), (&roots.read_only, reading())] {
         for descriptor in descriptors {
-            rules = add(rules, *descriptor, rights)?;
+            rules = add(rules, descriptor, rights)?;
         }
     }
     let status = rules.restrict_self().map_err(|error| failed(&error))?;

@@ -35,7 +35,7 @@ pub(super) struct Given {
     pub(super) request: Request,
     /// Stdin of the program.
     pub(super) stdin: OwnedFd,
-    /// The roots, those that may be written first.
+    /// The roots, those that may be written first, and the directory of the proxy's socket.
     pub(super) roots: Vec<OwnedFd>,
     /// Where the answer goes.
     pub(super) host: OwnedFd,
@@ -93,8 +93,8 @@ fn take(socket: &OwnedFd) -> Result<(Stage, Given), Refusal> {
         Stage::Init { .. } => next()?,
     };
     let roots: Vec<_> = descriptors.collect();
-    if roots.len() != request.policy.read_write.len() + request.policy.read_only.len() {
-        return Err(failed(&"there are not as many open roots as the policy names"));
+    if roots.len() != request.policy.open_directories() {
+        return Err(failed(&"there are not as many open directories as the policy names"));
     }
     dup2_stdin(&stdin).map_err(|error| failed(&io::Error::from(error)))?;
     Ok((request.stage.clone(), Given { request, stdin, roots, host }))
@@ -120,19 +120,17 @@ fn floor(given: Given) -> Result<i32, Refusal> {
     let outside = getppid();
     let spare = spare_socket()?;
     let holder = resources::hold_processes(Level::Floor, &policy.limits);
-    let writable = policy.read_write.len();
-    let (read_write, read_only) = roots.split_at(writable.min(roots.len()));
-    let borrowed = rules::Roots {
-        read_write: read_write.iter().map(OwnedFd::as_fd).collect(),
-        read_only: read_only.iter().map(OwnedFd::as_fd).collect(),
-    };
+    let mut read_write = roots;
+    let read_only = read_write.split_off(policy.read_write.len().min(read_write.len()));
+    let roots = rules::Roots { read_write, read_only };
     let target =
         Target { level: Level::Floor, network: &policy.network, canary: &canary.name, spare, outside };
-    let mut report = confine(&request, &borrowed, holder, &target)?;
+    let mut report = confine(&request, &roots, holder, &target)?;
     let readable = policy.read_only.iter().filter(|root| is_inside(root, &policy.read_write));
     report.unprotected = policy.protected.iter().chain(readable).map(ToString::to_string).collect();
     drop(target);
     drop(canary);
+    resources::limit_open_files(&policy.limits)?;
     if request.argv.is_empty() {
         answer(&host, report)?;
         return Ok(0);
@@ -164,24 +162,24 @@ fn init(given: Given, canary: &str, outer: i32, link: &OwnedFd) -> Result<i32, R
         mounts::open_root(path)
             .map_err(|error| refusal(RefusalCode::Mounts, format!("the root {path}"), io::Error::from(error)))
     };
-    let read_write = policy.read_write.iter().map(opened).collect::<Result<Vec<_>, _>>()?;
-    let read_only = policy.read_only.iter().map(opened).collect::<Result<Vec<_>, _>>()?;
     let roots = rules::Roots {
-        read_write: read_write.iter().map(OwnedFd::as_fd).collect(),
-        read_only: read_only.iter().map(OwnedFd::as_fd).collect(),
+        read_write: policy.read_write.iter().map(opened).collect::<Result<_, _>>()?,
+        read_only: policy.read_only.iter().map(opened).collect::<Result<_, _>>()?,
     };
     let outside = rustix::process::Pid::from_raw(outer);
     let spare = spare_socket()?;
     let target = Target { level: Level::Full, network: &policy.network, canary, spare, outside };
     let mut report = confine(&request, &roots, holder, &target)?;
     report.unprotected = view.unprotected;
+    drop((target, roots));
+    resources::limit_open_files(&policy.limits)?;
     lifeline(link)?;
     if request.argv.is_empty() {
         answer(&host, report)?;
         return Ok(0);
     }
     if let Some(listener) = listener {
-        relay::serve(listener)?;
+        relay::serve(listener, mounts::proxy_inside(policy), policy.limits.open_files)?;
     }
     enter(&policy.directory)?;
     let mut child = start(policy, &request.argv)?;
@@ -195,7 +193,7 @@ fn init(given: Given, canary: &str, outer: i32, link: &OwnedFd) -> Result<i32, R
 /// All layers that both levels share, and the proof that they hold.
 fn confine(
     request: &Request,
-    roots: &rules::Roots<'_>,
+    roots: &rules::Roots,
     holder: Holder,
     target: &Target<'_>,
 ) -> Result<Report, Refusal> {

@@ -18,6 +18,7 @@ mod levels;
 mod lifeline;
 mod network;
 mod processes;
+mod proxy;
 mod resources;
 mod room;
 mod sharing;

@@ -137,8 +137,9 @@ fn loopback_is_its_own() {
 
 /// A stand-in for the host's proxy: answers each connection with what it heard first.
 fn proxy(room: &Room) -> thread::JoinHandle<String> {
-    let listener = UnixListener::bind(room.path("outside/proxy")).unwrap();
-    std::fs::set_permissions(room.path("outside/proxy"), std::fs::Permissions::from_mode(0o777)).unwrap();
+    std::fs::create_dir(room.path("proxy")).unwrap();
+    let listener = UnixListener::bind(room.path("proxy/socket")).unwrap();
+    std::fs::set_permissions(room.path("proxy/socket"), std::fs::Permissions::from_mode(0o777)).unwrap();
     thread::spawn(move || {
         let (mut connection, _) = listener.accept().unwrap();
         let mut request = [0; 64];
@@ -155,7 +156,7 @@ fn the_proxy_is_the_only_way_out() {
     }
     for who in Who::all() {
         let room = Room::new(Guard::Full, who);
-        let socket = room.text("outside/proxy");
+        let socket = room.text("proxy/socket");
         let heard = proxy(&room);
         let room = room.with(&["--net", &socket]);
         for attempt in ["tcp", "mptcp", "fast-open"] {
