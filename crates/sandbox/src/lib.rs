@@ -85,7 +85,7 @@
 //!
 //! # Where there is none
 //!
-//! On other systems, and on a Linux that lacks a layer, [`Support::choose`] returns [`Unavailable`] with what is missing
+//! [`machine::Machine`] says what is in the way. On other systems, and on a Linux that lacks a layer, [`Support::choose`] returns [`Unavailable`] with what is missing
 //! and what to do. Nothing runs with less than was asked for.
 
 #![forbid(unsafe_code)]
@@ -99,6 +99,7 @@ pub mod launcher;
 mod level;
 #[cfg(target_os = "linux")]
 mod linux;
+pub mod machine;
 mod policy;
 mod report;
 mod seal;

@@ -10,7 +10,7 @@ mod namespaces;
 mod outer;
 mod relay;
 mod resources;
-mod rules;
+pub(crate) mod rules;
 mod seccomp;
 mod self_test;
 pub(crate) mod stages;

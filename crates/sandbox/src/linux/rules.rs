@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use camino::Utf8Path;
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible as _, LandlockStatus, PathBeneath,
-    Ruleset, RulesetAttr as _, RulesetCreated, RulesetCreatedAttr as _, RulesetStatus, Scope,
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible as _, Erratum, LandlockStatus,
+    PathBeneath, Ruleset, RulesetAttr as _, RulesetCreated, RulesetCreatedAttr as _, RulesetStatus, Scope,
 };
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
 use rustix::io::Errno;
@@ -15,6 +15,7 @@ use rustix::process::getpid;
 use super::system;
 use super::wire::refusal;
 use crate::level::{Level, Refusal, RefusalCode};
+use crate::machine::Landlock;
 use crate::policy::{Network, Policy};
 
 /// The least that a session wants: file rights including truncation and device ioctls, TCP ports, signals and
@@ -55,6 +56,32 @@ pub(super) fn restrict(level: Level, policy: &Policy, roots: &Roots) -> Result<i
         return Err(failed(&"it is enforced in part only"));
     }
     Ok(kernel_abi.unwrap_or(effective_abi as i32))
+}
+
+/// What the kernel has of Landlock, and which of its known faults are repaired.
+///
+/// The kernel's answer is to be had from a restriction only, so a thread takes one on and ends.
+pub(crate) fn look() -> (Landlock, Vec<String>) {
+    let restricted = std::thread::spawn(|| {
+        let rules = Ruleset::default().set_compatibility(CompatLevel::BestEffort);
+        let rules = rules.handle_access(AccessFs::Execute).and_then(Ruleset::create);
+        rules.and_then(RulesetCreated::restrict_self).map(|status| status.landlock).ok()
+    });
+    let landlock = match restricted.join().ok().flatten() {
+        Some(LandlockStatus::Available { effective_abi, kernel_abi }) => {
+            Landlock::Available { abi: kernel_abi.unwrap_or(effective_abi as i32) }
+        }
+        Some(LandlockStatus::NotEnabled) => Landlock::Disabled,
+        Some(LandlockStatus::NotImplemented) | None => Landlock::Missing,
+    };
+    let repaired = Erratum::current();
+    let repairs = [
+        (Erratum::TcpSocketIdentification, "tcp_socket_identification"),
+        (Erratum::ScopedSignalHandling, "scoped_signal_handling"),
+        (Erratum::DisconnectedDirectoryHandling, "disconnected_directory_handling"),
+    ];
+    let repairs = repairs.into_iter().filter(|(erratum, _)| repaired.contains(*erratum));
+    (landlock, repairs.map(|(_, name)| name.to_owned()).collect())
 }
 
 fn create(policy: &Policy) -> Result<RulesetCreated, landlock::RulesetError> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, getsockname, listen, socket_with,
 };
 use rustix::process::{Pid, getpid, test_kill_process};
 use rustix::thread::{SecureComputingMode, UnshareFlags, secure_computing_mode};
@@ -32,16 +32,17 @@ pub(super) struct Canary {
 }
 
 impl Canary {
-    /// Listens in the abstract namespace, under a name made of the process's number.
+    /// Listens in the abstract namespace, under a name that the kernel gives, so that nobody can have taken it.
     pub(super) fn listening() -> Result<Self, Refusal> {
-        let name = format!("sandbox-canary-{}", getpid().as_raw_nonzero());
         let attempt = || {
             let socket = stream_socket()?;
-            bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
+            bind(&socket, &SocketAddrUnix::new_unnamed())?;
             listen(&socket, 1)?;
-            Ok::<_, Errno>(socket)
+            let address = SocketAddrUnix::try_from(getsockname(&socket)?)?;
+            let name = address.abstract_name().ok_or(Errno::ADDRNOTAVAIL)?;
+            Ok::<_, Errno>((String::from_utf8_lossy(name).into_owned(), socket))
         };
-        let socket = attempt().map_err(|error| {
+        let (name, socket) = attempt().map_err(|error| {
             refusal(
                 RefusalCode::SelfTest,
                 "the socket for the self-test cannot be made",
@@ -148,5 +149,18 @@ fn no_connection() -> bool {
         Ok(_) => false,
         // Somebody, or the kernel for somebody, said no: the packet got there.
         Err(error) => error.kind() != io::ErrorKind::ConnectionRefused,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Otherwise the attempt would prove nothing.
+    #[test]
+    fn the_canary_can_be_reached_from_outside() {
+        let canary = Canary::listening().unwrap();
+        let address = SocketAddrUnix::new_abstract_name(canary.name.as_bytes()).unwrap();
+        connect(&stream_socket().unwrap(), &address).unwrap();
     }
 }
