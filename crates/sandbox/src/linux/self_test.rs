@@ -161,6 +161,6 @@ mod tests {
     fn the_canary_can_be_reached_from_outside() {
         let canary = Canary::listening().unwrap();
         let address = SocketAddrUnix::new_abstract_name(canary.name.as_bytes()).unwrap();
-        connect(&stream_socket().unwrap(), &address).unwrap();
+        connect(stream_socket().unwrap(), &address).unwrap();
     }
 }
