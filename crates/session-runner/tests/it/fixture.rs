@@ -61,14 +61,20 @@ impl Place {
         self.spec(&["sh", "-c", script])
     }
 
-    /// The same in a sandbox that has the directory `work` of this place as its only root, and a shell's programs.
+    /// The same in a sandbox that has the directory `work` of this place as its only writable root.
     pub(crate) fn confined(&self, level: Level, script: &str) -> KeeperSpec {
-        let spec = self.script(script);
-        let work = self.work();
-        let policy = Policy::new(&work).allow_write(&work).with_network(Network::None);
-        let policy = environment(spec.run)
-            .into_iter()
-            .fold(policy, |policy, (name, value)| policy.with_variable(name, value));
+        self.in_sandbox(level, self.script(script))
+    }
+
+    /// This run in a sandbox. It can read the programs of the tests.
+    pub(crate) fn in_sandbox(&self, level: Level, spec: KeeperSpec) -> KeeperSpec {
+        let (work, programs) = (self.work(), this_path());
+        let policy = Policy::new(&work)
+            .allow_write(&work)
+            .allow_read(programs.parent().unwrap())
+            .with_network(Network::None);
+        let variables = environment(spec.run).into_iter();
+        let policy = variables.fold(policy, |policy, (name, value)| policy.with_variable(name, value));
         KeeperSpec { setting: confinement(policy, level), ..spec }
     }
 

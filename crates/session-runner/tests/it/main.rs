@@ -16,6 +16,7 @@ mod harness;
 mod keeper;
 mod keeper_output;
 mod keeper_start;
+mod limits;
 mod log;
 mod orphans;
 mod programs;
@@ -70,6 +71,11 @@ const TESTS: &[harness::Test] = harness::tests![
     confined::what_the_sandbox_refuses_says_why,
     confined::the_death_of_the_host_ends_a_confined_tree,
     confined::what_a_killed_keeper_leaves_ends,
+    limits::memory_of_the_whole_tree_is_held,
+    limits::processes_of_the_whole_tree_are_held,
+    limits::a_tree_that_writes_too_much_is_killed,
+    limits::what_is_within_its_limits_is_left_alone,
+    limits::limits_that_are_not_held_say_why,
     orphans::the_death_of_the_host_ends_the_tree,
     orphans::an_adopted_run_outlives_its_host_and_can_be_stopped,
     orphans::an_adopted_run_ends_by_itself_and_is_recorded,

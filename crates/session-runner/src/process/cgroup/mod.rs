@@ -14,6 +14,8 @@ use super::scope::{Held, Hold, TreeLimits};
 
 /// How deep groups inside the run's group are followed.
 const MAX_DEPTH: usize = 16;
+/// The kernel accounts for memory in pieces, so a group that is full may lack this much, in bytes.
+const NEAR_LIMIT_BYTES: u64 = 1 << 20;
 
 /// The cgroup of one run: a directory in each hierarchy that it needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,7 +76,9 @@ impl RunCgroup {
     pub(super) fn was_short_of_memory(&self) -> bool {
         self.paths.iter().any(|path| {
             let read = |file: &str| fs::read_to_string(path.join(file)).unwrap_or_default();
-            short_of_memory(&read("memory.events"), &read("memory.oom_control"), &read("memory.failcnt"))
+            let number = |file: &str| read(file).trim().parse::<u64>().ok();
+            let peak = number("memory.max_usage_in_bytes").zip(number("memory.limit_in_bytes"));
+            short_of_memory(&read("memory.events"), &read("memory.oom_control"), peak)
         })
     }
 
@@ -250,15 +254,17 @@ fn optional(written: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Reads the counters of either version: a limit was reached, and something was killed. A kill alone may be for the
-/// whole machine's lack of memory.
-fn short_of_memory(events: &str, oom_control: &str, failures: &str) -> bool {
+/// Reads the counters of either version: something was killed, and the limit was reached. A kill alone may be for the
+/// whole machine's lack of memory. `peak` is the most that was used, and the limit, of version 1; what it counts as
+/// failures depends on which of its two limits comes first.
+fn short_of_memory(events: &str, oom_control: &str, peak: Option<(u64, u64)>) -> bool {
     let count = |text: &str, name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
         line.unwrap_or_default()
     };
     let unified = count(events, "oom ") > 0 && count(events, "oom_kill ") > 0;
-    unified || count(oom_control, "oom_kill ") > 0 && count(failures, "") > 0
+    let at_limit = peak.is_some_and(|(most, limit)| most.saturating_add(NEAR_LIMIT_BYTES) >= limit);
+    unified || count(oom_control, "oom_kill ") > 0 && at_limit
 }
 
 /// Puts the caller into the group.

@@ -107,15 +107,17 @@ fn without_limits_or_groups_there_is_nothing_to_hold() {
 
 #[test]
 fn a_lack_of_memory_is_told_from_other_kills() {
-    for (events, oom_control, failures, expect) in [
-        ("low 0\nhigh 0\nmax 9\noom 1\noom_kill 3\noom_group_kill 1\n", "", "", true),
-        ("low 0\nhigh 0\nmax 9\noom 0\noom_kill 3\n", "", "", false),
-        ("max 9\noom 2\noom_kill 0\n", "", "", false),
-        ("", "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n", "12\n", true),
-        ("", "oom_kill_disable 1\nunder_oom 0\noom_kill 0\n", "12\n", false),
-        ("", "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n", "0\n", false),
-        ("", "", "", false),
+    let full = Some((96 << 20, 96 << 20));
+    let half = Some((48 << 20, 96 << 20));
+    for (events, oom_control, peak, expect) in [
+        ("low 0\nhigh 0\nmax 9\noom 1\noom_kill 3\noom_group_kill 1\n", "", None, true),
+        ("low 0\nhigh 0\nmax 9\noom 0\noom_kill 3\n", "", None, false),
+        ("max 9\noom 2\noom_kill 0\n", "", None, false),
+        ("", "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n", full, true),
+        ("", "oom_kill_disable 1\nunder_oom 0\noom_kill 0\n", full, false),
+        ("", "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n", half, false),
+        ("", "", None, false),
     ] {
-        assert_eq!(short_of_memory(events, oom_control, failures), expect, "{events}{oom_control}");
+        assert_eq!(short_of_memory(events, oom_control, peak), expect, "{events}{oom_control}");
     }
 }
