@@ -7,12 +7,14 @@ use std::collections::HashSet;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
+use jiff::Timestamp;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{
     DumpableBehavior, WaitOptions, getpid, set_child_subreaper, set_dumpable_behavior, setsid, wait,
 };
 use rustix::time::{ClockId, clock_gettime};
+use sandbox::guard::{Change, Watch};
 use sandbox::{Level, Lifeline};
 use session_core::env::{Clock as _, SystemClock};
 
@@ -21,14 +23,15 @@ use super::host_link::{Heard, HostLink};
 use super::identity::ProcessIdentity;
 use super::keeper_signals::Signals;
 use super::protocol::{
-    EndCause, Exit, KeeperRecord, KeeperReport, KeeperSpec, Order, Progress, RunEnd, RunOutcome,
-    SpawnFailure, SpawnFailureKind, Started,
+    CHANGES_MAX, EndCause, Exit, KeeperRecord, KeeperReport, KeeperSpec, Order, Progress, RunEnd, RunOutcome,
+    SpawnFailureKind, Started,
 };
 use super::pump::{Pump, READ_BYTES, RunLog};
 use super::scope::{LimitHit, Setting};
+use super::start::{Begun, NotBegun, begin};
 use super::stop::{Action, Ending, Input};
 use super::writes::{OwnAccounts, WriteBudget};
-use super::{record, spawn, start, tree};
+use super::{record, spawn, tree};
 use crate::workspace::log::Stream;
 
 /// Progress is reported this often at most, in milliseconds.
@@ -37,9 +40,6 @@ const PROGRESS_EVERY_MS: u64 = 100;
 const FLUSH_AFTER_MS: u64 = 250;
 /// How long the host has to take the last report, in milliseconds. It is in the state file anyway.
 const LAST_REPORT_BOUND_MS: u64 = 2_000;
-/// Marks the second start of a keeper, see [`close_strays`].
-const STRAYS_CLOSED: &str = "--inherited-descriptors-closed";
-
 /// The body of the hidden subcommand. Must be called before any thread is started.
 #[must_use]
 pub fn keeper_main() -> ExitCode {
@@ -54,7 +54,7 @@ pub fn keeper_main() -> ExitCode {
 }
 
 fn keep() -> io::Result<()> {
-    close_strays()?;
+    spawn::close_strays()?;
     let accounts = OwnAccounts::open();
     // The spec has secrets in it, and who may look into a keeper may write to what its program hangs on.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
@@ -79,9 +79,14 @@ fn keep() -> io::Result<()> {
     host.set_nonblocking()?;
     match Keeper::start(&spec, record.clone(), accounts, Ears { host, signals }) {
         Ok(keeper) => keeper.run(),
-        Err(NotStarted { mut host, failure }) => {
-            // Nothing, unless it failed after the program had begun.
-            tree::kill(|| tree::descendants(getpid().as_raw_pid()))?;
+        Err(NotStarted { mut host, not_begun: NotBegun { failure, group } }) => {
+            // Nothing, unless it failed after the program had begun, or a launcher is about to end.
+            let ended = tree::kill(|| tree::descendants(getpid().as_raw_pid()))?;
+            tree::wait_for_ends(&ended)?;
+            while matches!(wait(WaitOptions::NOHANG), Ok(Some(_))) {}
+            if let Some(group) = group {
+                group.remove();
+            }
             let report = KeeperReport::SpawnFailed(failure.clone());
             if failure.kind != SpawnFailureKind::StateFile && failure.kind != SpawnFailureKind::Spec {
                 let outcome = Some(RunOutcome::SpawnFailed(failure));
@@ -91,29 +96,6 @@ fn keep() -> io::Result<()> {
             Ok(())
         }
     }
-}
-
-/// Descriptors that the host did not open close-on-exec, or inherited itself, must not reach the program, nor be
-/// held open by us (a lock, a pipe that somebody waits on). They are marked, and the program is replaced by
-/// itself: that closes them.
-fn close_strays() -> io::Result<()> {
-    close_fds::set_fds_cloexec(3, &[]);
-    let is_second = std::env::args_os().next_back().is_some_and(|last| last == STRAYS_CLOSED);
-    if is_second || count_strays()? == 0 {
-        return Ok(());
-    }
-    let again = std::env::args_os().chain([STRAYS_CLOSED.into()]).collect();
-    Err(spawn::replace_self(again))
-}
-
-/// Open descriptors from 3 on, without the one that lists them.
-fn count_strays() -> io::Result<usize> {
-    let mut open = 0;
-    for entry in std::fs::read_dir("/proc/self/fd")? {
-        let name = entry?.file_name();
-        open += usize::from(name.to_str().and_then(|name| name.parse::<u32>().ok()).is_some_and(|fd| fd > 2));
-    }
-    Ok(open - 1)
 }
 
 /// Milliseconds of the clock that only goes forward.
@@ -131,7 +113,7 @@ struct Ears {
 
 struct NotStarted {
     host: HostLink,
-    failure: SpawnFailure,
+    not_begun: NotBegun,
 }
 
 /// A keeper whose program runs, or has run.
@@ -155,6 +137,8 @@ struct Keeper<'a> {
     group: Option<RunCgroup>,
     leftovers: HashSet<ProcessIdentity>,
     writes: Option<WriteBudget>,
+    /// The watched names as they were before the start.
+    watch: Option<Watch>,
     /// At full the launcher ends the session when this is closed, however the keeper comes to its end.
     _lifeline: Option<Lifeline>,
 }
@@ -175,12 +159,13 @@ impl<'a> Keeper<'a> {
         Ears { host, signals }: Ears,
     ) -> Result<Self, NotStarted> {
         let mut log = RunLog::new(&spec.log, spec.rotation);
-        let begun = match start::begin(spec, &mut record, accounts.is_ok(), &mut log) {
+        let watch = (!spec.watch.is_empty()).then(|| Watch::before(&spec.watch));
+        let begun = match begin(spec, &mut record, accounts.is_ok(), &mut log) {
             Ok(begun) => begun,
-            Err(failure) => return Err(NotStarted { host, failure }),
+            Err(not_begun) => return Err(NotStarted { host, not_begun }),
         };
         let now = monotonic_ms();
-        let start::Begun { child, stdout, stderr, group, lifeline } = begun;
+        let Begun { child, stdout, stderr, group, lifeline } = begun;
         let budget = spec.limits.write_bytes.zip(accounts.ok());
         Ok(Self {
             spec,
@@ -202,6 +187,7 @@ impl<'a> Keeper<'a> {
             group,
             leftovers: HashSet::new(),
             writes: budget.map(|(budget, accounts)| WriteBudget::new(accounts, budget, now)),
+            watch,
             _lifeline: lifeline,
         })
     }
@@ -385,6 +371,21 @@ impl<'a> Keeper<'a> {
         }
     }
 
+    /// Compares the watched names with how they were, sets aside what must not stay, and says how many there are.
+    fn tell_changes(&mut self, at: Timestamp) -> u32 {
+        let mut changes = self.watch.as_ref().map(Watch::set_aside).unwrap_or_default();
+        changes.extend(self.watch.as_ref().map(Watch::changes).unwrap_or_default());
+        for change in &changes {
+            self.log.state(at, &change.to_string());
+        }
+        let count = |changes: &[Change]| u32::try_from(changes.len()).unwrap_or(u32::MAX);
+        let all = count(&changes);
+        changes.truncate(CHANGES_MAX);
+        self.record.more_changes = all - count(&changes);
+        self.record.changes = changes;
+        all
+    }
+
     /// The limit that the tree has reached. Asked while its group is there.
     fn limit_hit(&self) -> Option<LimitHit> {
         if self.ending.cause() == EndCause::Limit
@@ -423,6 +424,7 @@ impl<'a> Keeper<'a> {
         self.log.finish(at);
         self.log.state(at, &format!("ended: {}", shown_exit(self.exit)));
         let limit = self.limit_hit();
+        let changes = self.tell_changes(at);
         if let Some(group) = &self.group {
             group.remove();
         }
@@ -436,7 +438,7 @@ impl<'a> Keeper<'a> {
             survivors: u32::try_from(survivors).unwrap_or(u32::MAX),
             log_errors,
             log_error,
-            changes: 0,
+            changes,
             ended_at: at,
         };
         self.record.outcome = Some(RunOutcome::Ended(end.clone()));

@@ -6,7 +6,6 @@ use std::fs;
 use std::io;
 
 use camino::Utf8PathBuf;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::getpid;
 use session_core::RunId;
 
@@ -17,12 +16,8 @@ use crate::workspace::environment::RUN_ID_VARIABLE;
 
 /// How often the whole tree is looked for and killed before what is left is taken to hang in the kernel.
 const ROUNDS: usize = 300;
-/// The longest wait of one round, in milliseconds.
-const ROUND_MS: u64 = 100;
 /// So often nothing must be found in a row: a process can be forked just behind our back.
 const EMPTY_ROUNDS: usize = 2;
-/// The most processes whose end is waited for at once; the next round sees to the others.
-const WAIT_AT_ONCE: usize = 256;
 
 /// What came of ending a tree without its keeper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,7 +57,7 @@ pub fn end_run(run: RunId, cgroups: &[Utf8PathBuf]) -> io::Result<OrphansEnded> 
             let _not_possible = group.kill();
         }
         let found = tree::kill(|| find(run, group.as_ref()))?;
-        wait_for_ends(&found)?;
+        tree::wait_for_ends(&found)?;
         killed.extend(found);
     }
     if let Some(group) = &group {
@@ -91,22 +86,4 @@ fn find(run: RunId, group: Option<&RunCgroup>) -> io::Result<Vec<ProcessIdentity
 fn has_in_environment(pid: i32, marker: &[u8]) -> bool {
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     environment.split(|byte| *byte == 0).any(|pair| pair == marker)
-}
-
-fn wait_for_ends(processes: &HashSet<ProcessIdentity>) -> io::Result<()> {
-    let mut pidfds = Vec::new();
-    for process in processes.iter().take(WAIT_AT_ONCE) {
-        pidfds.extend(process.pidfd()?);
-    }
-    let bound = Timespec { tv_sec: 0, tv_nsec: i64::try_from(ROUND_MS * 1_000_000).unwrap_or_default() };
-    for pidfd in &pidfds {
-        // One by one: all of them have to end, in any order.
-        let mut waiting = [PollFd::new(pidfd, PollFlags::IN)];
-        match poll(&mut waiting, Some(&bound)) {
-            Ok(0) => break,
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(())
 }

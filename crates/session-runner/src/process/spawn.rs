@@ -13,6 +13,9 @@ use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 use super::protocol::{SpawnFailure, SpawnFailureKind};
 
+/// Marks the second start of a keeper, see [`close_strays`].
+const STRAYS_CLOSED: &str = "--inherited-descriptors-closed";
+
 /// Marks every descriptor that this process was given, apart from the standard ones, so that no keeper inherits it.
 /// A keeper that did would have to start itself a second time to be rid of it.
 pub fn keep_descriptors_private() {
@@ -54,9 +57,32 @@ pub(crate) fn tried_launcher(program: &Utf8Path, arguments: &[String]) -> Comman
     command
 }
 
+/// Descriptors that the host did not open close-on-exec, or inherited itself, must not reach the program, nor be
+/// held open by us (a lock, a pipe that somebody waits on). They are marked, and the program is replaced by
+/// itself: that closes them.
+pub(super) fn close_strays() -> io::Result<()> {
+    close_fds::set_fds_cloexec(3, &[]);
+    let is_second = std::env::args_os().next_back().is_some_and(|last| last == STRAYS_CLOSED);
+    if is_second || count_strays()? == 0 {
+        return Ok(());
+    }
+    let again = std::env::args_os().chain([STRAYS_CLOSED.into()]).collect();
+    Err(replace_self(again))
+}
+
+/// Open descriptors from 3 on, without the one that lists them.
+fn count_strays() -> io::Result<usize> {
+    let mut open = 0;
+    for entry in std::fs::read_dir("/proc/self/fd")? {
+        let name = entry?.file_name();
+        open += usize::from(name.to_str().and_then(|name| name.parse::<u32>().ok()).is_some_and(|fd| fd > 2));
+    }
+    Ok(open - 1)
+}
+
 /// Puts the same program in the place of the calling one. Returns only if that fails.
 #[expect(clippy::disallowed_methods, reason = "the one place where processes are started")]
-pub(super) fn replace_self(arguments: Vec<OsString>) -> io::Error {
+fn replace_self(arguments: Vec<OsString>) -> io::Error {
     let mut arguments = arguments.into_iter();
     let name = arguments.next().unwrap_or_default();
     Command::new("/proc/self/exe").arg0(name).args(arguments).env_clear().exec()

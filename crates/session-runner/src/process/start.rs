@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::process::Child;
 
-use sandbox::{Level, Lifeline, Report};
+use sandbox::{Confined, Level, Lifeline, Report};
 use session_core::env::{Clock as _, SystemClock};
 
 use super::cgroup::{Entered, RunCgroup};
@@ -32,10 +32,38 @@ pub(super) struct Begun {
 
 /// The program's process, and what confines it.
 struct Program {
-    process: Child,
+    pid: i32,
+    identity: Option<ProcessIdentity>,
+    stdout: Pump,
+    stderr: Pump,
     report: Option<Report>,
     digest: Option<String>,
     lifeline: Option<Lifeline>,
+}
+
+impl Program {
+    fn new(mut process: Child) -> io::Result<Self> {
+        let pid = i32::try_from(process.id()).unwrap_or_default();
+        Ok(Self {
+            pid,
+            stdout: Pump::new(Stream::Stdout, process.stdout.take().map(OwnedFd::from))?,
+            stderr: Pump::new(Stream::Stderr, process.stderr.take().map(OwnedFd::from))?,
+            // The child is reaped in one place with all the others, so its handle is let go. It cannot be reaped
+            // before this point: even if it has ended, its identity can be read.
+            identity: ProcessIdentity::of(pid)?,
+            report: None,
+            digest: None,
+            lifeline: None,
+        })
+    }
+}
+
+/// Nothing runs, or is to be ended at once.
+#[derive(Debug)]
+pub(super) struct NotBegun {
+    pub(super) failure: SpawnFailure,
+    /// To be removed when nothing is in it any more.
+    pub(super) group: Option<RunCgroup>,
 }
 
 /// Leaves a record that the run begins, and then starts the program. What was applied goes into the record.
@@ -45,9 +73,11 @@ pub(super) fn begin(
     record: &mut KeeperRecord,
     writes_are_counted: bool,
     log: &mut RunLog,
-) -> Result<Begun, SpawnFailure> {
-    spec.check()
-        .map_err(|error| SpawnFailure { kind: SpawnFailureKind::Spec, message: error.to_string() })?;
+) -> Result<Begun, NotBegun> {
+    spec.check().map_err(|error| NotBegun {
+        failure: SpawnFailure { kind: SpawnFailureKind::Spec, message: error.to_string() },
+        group: None,
+    })?;
     let (entered, held) = match spec.cgroup {
         CgroupPreference::Auto => RunCgroup::enter(spec.run, &limits(spec)),
         CgroupPreference::Off => (None, Held::switched_off(&spec.limits)),
@@ -60,28 +90,30 @@ pub(super) fn begin(
         })
         .and_then(|()| start(spec));
     let group = entered.and_then(Entered::leave);
-    let mut program = started.inspect_err(|failure| {
-        if let Some(group) = &group {
-            group.remove();
+    let program = match started {
+        Ok(program) => program,
+        Err(failure) => {
+            log.state(SystemClock.now(), &format!("not started: {}", failure.message));
+            return Err(NotBegun { failure, group });
         }
-        log.state(SystemClock.now(), &format!("not started: {}", failure.message));
-    })?;
-    let pid = i32::try_from(program.process.id()).unwrap_or_default();
-    let pump = |stream, pipe: Option<OwnedFd>| Pump::new(stream, pipe).map_err(|error| other(&error));
-    let stdout = pump(Stream::Stdout, program.process.stdout.take().map(OwnedFd::from))?;
-    let stderr = pump(Stream::Stderr, program.process.stderr.take().map(OwnedFd::from))?;
-    // The child is reaped in one place with all the others, so its handle is let go. It cannot be reaped
-    // before this point: even if it has ended, its identity can be read.
-    record.child = ProcessIdentity::of(pid).map_err(|error| other(&error))?;
+    };
+    let pid = program.pid;
     log.state(SystemClock.now(), &format!("started pid {pid}: {}", shown_argv(&spec.argv)));
     let write_budget = spec.limits.write_bytes.is_some() && writes_are_counted;
+    record.child = program.identity;
     record.applied = Some(Applied {
         report: program.report.map(|report| with_keeper(report, &held, write_budget)),
         digest: program.digest,
         cgroup: held,
         write_budget,
     });
-    Ok(Begun { child: pid, stdout, stderr, group, lifeline: program.lifeline })
+    Ok(Begun {
+        child: pid,
+        stdout: program.stdout,
+        stderr: program.stderr,
+        group,
+        lifeline: program.lifeline,
+    })
 }
 
 /// The sandbox's report, with what this keeper and the run's group add.
@@ -91,19 +123,18 @@ fn with_keeper(report: Report, held: &Held, write_budget: bool) -> Report {
 }
 
 fn start(spec: &KeeperSpec) -> Result<Program, SpawnFailure> {
+    let taken_over = |process| {
+        Program::new(process).map_err(|error: io::Error| SpawnFailure {
+            kind: SpawnFailureKind::Other,
+            message: error.to_string(),
+        })
+    };
     match &spec.setting {
-        Setting::Open { env, cwd } => {
-            let process = spawn::child(&spec.argv, env, cwd)?;
-            Ok(Program { process, report: None, digest: None, lifeline: None })
-        }
+        Setting::Open { env, cwd } => taken_over(spawn::child(&spec.argv, env, cwd)?),
         Setting::Confined(confinement) => {
-            let (confined, digest) = confined::launch(confinement, &spec.argv)?;
-            Ok(Program {
-                process: confined.child,
-                report: Some(confined.report),
-                digest: Some(digest),
-                lifeline: Some(confined.lifeline),
-            })
+            let (Confined { child, report, lifeline }, digest) = confined::launch(confinement, &spec.argv)?;
+            let program = taken_over(child)?;
+            Ok(Program { report: Some(report), digest: Some(digest), lifeline: Some(lifeline), ..program })
         }
     }
 }
@@ -116,10 +147,6 @@ fn limits(spec: &KeeperSpec) -> TreeLimits {
     };
     let processes = spec.limits.processes.map(|processes| processes.saturating_add(launcher));
     TreeLimits { processes, ..spec.limits }
-}
-
-fn other(error: &io::Error) -> SpawnFailure {
-    SpawnFailure { kind: SpawnFailureKind::Other, message: error.to_string() }
 }
 
 /// The arguments on one line, cut.

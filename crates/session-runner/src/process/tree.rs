@@ -4,12 +4,17 @@ use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 
 use super::identity::{ProcessIdentity, ProcessStat, boot_id, is_gone};
 
 /// How often the tree is looked at while it is being stopped, before SIGKILL is sent to what was found.
 const STOP_ROUNDS: usize = 10;
+/// The longest that the end of one process is waited for, in milliseconds.
+const END_MS_MAX: u64 = 100;
+/// The most processes whose end is waited for at once; whoever looks again sees to the others.
+const WAIT_AT_ONCE: usize = 256;
 
 /// Every process that this pid namespace shows.
 pub(super) fn all() -> io::Result<Vec<ProcessStat>> {
@@ -88,6 +93,25 @@ pub(super) fn kill(
         send(process, Signal::KILL);
     }
     Ok(stopped)
+}
+
+/// Waits until these have ended, or for the longest wait of one of them.
+pub(super) fn wait_for_ends(processes: &HashSet<ProcessIdentity>) -> io::Result<()> {
+    let mut pidfds = Vec::new();
+    for process in processes.iter().take(WAIT_AT_ONCE) {
+        pidfds.extend(process.pidfd()?);
+    }
+    let bound = Timespec { tv_sec: 0, tv_nsec: i64::try_from(END_MS_MAX * 1_000_000).unwrap_or_default() };
+    for pidfd in &pidfds {
+        // One by one: all of them have to end, in any order.
+        let mut waiting = [PollFd::new(pidfd, PollFlags::IN)];
+        match poll(&mut waiting, Some(&bound)) {
+            Ok(0) => break,
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
 }
 
 fn send(process: &ProcessIdentity, signal: Signal) {

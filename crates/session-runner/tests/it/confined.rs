@@ -8,7 +8,7 @@ use sandbox::{Level, Network, Policy};
 use session_runner::process::orphans::end_run;
 use session_runner::process::{
     EndCause, Exit, KeeperSpec, KeeperState, RunOutcome, SpawnError, SpawnFailure, SpawnFailureKind,
-    Supervised, recover_keeper,
+    Supervised, keeper_record, recover_keeper,
 };
 
 use crate::fixture::{
@@ -226,4 +226,42 @@ fn refused(spec: &KeeperSpec, kind: SpawnFailureKind, words: &str) -> SpawnFailu
     let recorded = recover_keeper(&spec.state_file, spec.run).unwrap();
     assert_eq!(recorded, KeeperState::Ended(RunOutcome::SpawnFailed(failure.clone())));
     failure
+}
+
+pub(crate) fn what_was_planted_in_a_workspace_is_told_and_set_aside() {
+    let place = Place::new();
+    let work = place.work();
+    fs::create_dir_all(work.join(".git/hooks")).unwrap();
+    fs::write(work.join(".git/HEAD"), "ref: refs/heads/main\n").unwrap();
+    fs::write(work.join(".envrc"), "export A=1\n").unwrap();
+    let script =
+        "echo evil > .git/commondir; mkdir .vscode; echo {} > .vscode/tasks.json; echo x >> .envrc; exit 2";
+    let spec = KeeperSpec { watch: vec![work.clone()], ..place.confined(Level::Full, script) };
+    let end = run(&spec);
+    assert_eq!(end.exit, Some(Exit::Code(2)));
+    let record = keeper_record(&spec.state_file, spec.run).unwrap().unwrap();
+    let told: Vec<String> = record.changes.iter().map(ToString::to_string).collect();
+    assert_eq!((told.len(), record.more_changes), (usize::try_from(end.changes).unwrap(), 0), "{told:?}");
+    for name in [".git/commondir", ".vscode", ".envrc"] {
+        assert!(
+            record.changes.iter().any(|change| change.path.starts_with(work.join(name))),
+            "{name}: {told:?}"
+        );
+    }
+    assert!(!work.join(".git/commondir").exists(), "git would have followed it");
+    let said: Vec<String> =
+        place.records().iter().map(|record| String::from_utf8_lossy(&record.bytes).into()).collect();
+    assert!(told.iter().all(|told| said.contains(told)), "{said:?}");
+}
+
+pub(crate) fn a_flood_of_planted_names_is_bounded() {
+    let place = Place::new();
+    let hooks = place.work().join(".git/hooks");
+    fs::create_dir_all(&hooks).unwrap();
+    fs::write(place.work().join(".git/HEAD"), "ref: refs/heads/main\n").unwrap();
+    let script = "i=0; while [ $i -lt 100 ]; do i=$((i+1)); : > work/.git/hooks/$i; done";
+    let spec = KeeperSpec { watch: vec![place.work()], ..place.script(script) };
+    let end = run(&spec);
+    let record = keeper_record(&spec.state_file, spec.run).unwrap().unwrap();
+    assert_eq!((end.changes, record.changes.len(), record.more_changes), (100, 64, 36));
 }

@@ -71,6 +71,8 @@ const TESTS: &[harness::Test] = harness::tests![
     confined::what_the_sandbox_refuses_says_why,
     confined::the_death_of_the_host_ends_a_confined_tree,
     confined::what_a_killed_keeper_leaves_ends,
+    confined::what_was_planted_in_a_workspace_is_told_and_set_aside,
+    confined::a_flood_of_planted_names_is_bounded,
     limits::memory_of_the_whole_tree_is_held,
     limits::processes_of_the_whole_tree_are_held,
     limits::a_tree_that_writes_too_much_is_killed,
