@@ -69,17 +69,18 @@ impl HostLink {
     pub(super) fn hear(&mut self) -> Vec<Heard> {
         let mut heard = Vec::new();
         while self.is_open {
-            match self.read_more() {
-                Ok(true) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Ok(false) | Err(_) => self.is_open = false,
-            }
+            // First what came in one piece with the spec.
             while let Some(line) = take_line(&mut self.incoming) {
                 heard.push(serde_json::from_slice(&line).map_or(Heard::Unknown, Heard::Order));
             }
             if self.incoming.len() > MAX_ORDER_BYTES {
                 self.incoming.clear();
                 heard.push(Heard::Unknown);
+            }
+            match self.read_more() {
+                Ok(true) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Ok(false) | Err(_) => self.is_open = false,
             }
         }
         if !self.is_open {

@@ -212,12 +212,11 @@ impl<'a> Keeper<'a> {
             let keeper = self.record.keeper.clone();
             self.host.report(&KeeperReport::Started(Started { keeper, child }));
         }
-        loop {
+        // What came while the program was being started is there already.
+        while !self.take_in()? {
             self.wait_for_something()?;
-            if self.take_in()? {
-                return Ok(());
-            }
         }
+        Ok(())
     }
 
     /// Sleeps until there is something to do.

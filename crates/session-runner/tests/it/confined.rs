@@ -1,19 +1,21 @@
 //! Runs in a sandbox: what was applied, what is refused, and how they end.
 
 use std::fs;
+use std::io::Write as _;
+use std::process::Stdio;
 use std::time::Duration;
 
 use rustix::process::Signal;
 use sandbox::{Level, Network, Policy};
 use session_runner::process::orphans::end_run;
 use session_runner::process::{
-    EndCause, Exit, KeeperSpec, KeeperState, RunOutcome, SpawnError, SpawnFailure, SpawnFailureKind,
+    EndCause, Exit, KeeperSpec, KeeperState, RunOutcome, Setting, SpawnError, SpawnFailure, SpawnFailureKind,
     Supervised, keeper_record, recover_keeper,
 };
 
 use crate::fixture::{
-    Place, block_on, confinement, end, keeper_program, living, other_host, run, start, this_program,
-    until_ended, until_line,
+    KEEPER, Place, SLOW_LAUNCHER, block_on, confinement, end, keeper_program, living, other_host, program,
+    run, start, this_program, until_ended, until_line,
 };
 
 const LEVELS: [Level; 2] = [Level::Floor, Level::Full];
@@ -264,4 +266,31 @@ pub(crate) fn a_flood_of_planted_names_is_bounded() {
     let end = run(&spec);
     let record = keeper_record(&spec.state_file, spec.run).unwrap().unwrap();
     assert_eq!((end.changes, record.changes.len(), record.more_changes), (100, 64, 36));
+}
+
+pub(crate) fn what_comes_while_the_sandbox_is_made_is_heard_after_it() {
+    for (order, expect) in [(Some("{\"kill\":{}}\n"), EndCause::Killed), (None, EndCause::HostLost)] {
+        let place = Place::new();
+        let go = place.path.join("go");
+        assert!(program("mkfifo").arg(&go).status().unwrap().success());
+        let mut spec = place.confined(Level::Full, "trap '' TERM; sleep 1000; sleep 1000");
+        spec.grace_ms = 0;
+        let Setting::Confined(confinement) = &mut spec.setting else { panic!("{:?}", spec.setting) };
+        confinement.launcher = vec![SLOW_LAUNCHER.into(), go.to_string()];
+        let mut keeper =
+            this_program().arg(KEEPER).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let mut host = keeper.stdin.take().unwrap();
+        let mut said = serde_json::to_string(&spec).unwrap() + "\n";
+        said.push_str(order.unwrap_or_default());
+        host.write_all(said.as_bytes()).unwrap();
+        let host = order.map(|_| host);
+        fs::write(&go, "go\n").unwrap();
+        assert!(keeper.wait().unwrap().success());
+        let KeeperState::Ended(RunOutcome::Ended(end)) = recover_keeper(&spec.state_file, spec.run).unwrap()
+        else {
+            panic!("it has started and ended");
+        };
+        assert_eq!((end.exit, end.cause, end.survivors), (Some(Exit::Signal(9)), expect, 0));
+        drop(host);
+    }
 }

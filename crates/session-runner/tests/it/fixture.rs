@@ -19,6 +19,8 @@ use tempfile::TempDir;
 pub(crate) const KEEPER: &str = "__keeper";
 pub(crate) const HOST: &str = "__host";
 pub(crate) const LAUNCHER: &str = "__launch";
+/// A launcher that begins once a line can be read from the FIFO that it is told.
+pub(crate) const SLOW_LAUNCHER: &str = "__launch-when";
 pub(crate) const PROGRAM: &str = "__program";
 /// Where the programs of the tests are.
 pub(crate) const PATH: &str = "/usr/local/bin:/usr/bin:/bin";

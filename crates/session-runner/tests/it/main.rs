@@ -31,6 +31,15 @@ fn main() -> ExitCode {
     match arguments.first().map(String::as_str) {
         Some(fixture::KEEPER) => session_runner::process::keeper_main(),
         Some(fixture::LAUNCHER) => sandbox::launcher::main(),
+        Some(fixture::SLOW_LAUNCHER) => {
+            // The second process of a launcher finds it gone.
+            if let Some(fifo) = arguments.get(1)
+                && std::fs::read(fifo).is_ok()
+            {
+                std::fs::remove_file(fifo).unwrap();
+            }
+            sandbox::launcher::main()
+        }
         Some(fixture::HOST) => fixture::host(&arguments),
         Some(fixture::PROGRAM) => programs::run(arguments.get(1..).unwrap_or_default()),
         _ => harness::run(&arguments, TESTS),
@@ -71,6 +80,7 @@ const TESTS: &[harness::Test] = harness::tests![
     confined::what_the_sandbox_refuses_says_why,
     confined::the_death_of_the_host_ends_a_confined_tree,
     confined::what_a_killed_keeper_leaves_ends,
+    confined::what_comes_while_the_sandbox_is_made_is_heard_after_it,
     confined::what_was_planted_in_a_workspace_is_told_and_set_aside,
     confined::a_flood_of_planted_names_is_bounded,
     limits::memory_of_the_whole_tree_is_held,
