@@ -17,6 +17,7 @@ use session_runner::workspace::log::{LogReader, LogRecord, LogRotation, Start, S
 use tempfile::TempDir;
 
 pub(crate) const KEEPER: &str = "__keeper";
+pub(crate) const LAUNCHER: &str = "__launch";
 pub(crate) const HOST: &str = "__host";
 pub(crate) const LAUNCHER: &str = "__launch";
 /// A launcher that begins once a line can be read from the FIFO that it is told.

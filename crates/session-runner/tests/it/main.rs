@@ -11,6 +11,8 @@
 )]
 
 mod confined;
+mod egress;
+mod egress_sandbox;
 mod fixture;
 mod harness;
 mod keeper;
@@ -96,6 +98,18 @@ const TESTS: &[harness::Test] = harness::tests![
     orphans::a_state_file_of_another_run_says_nothing,
     recovery::what_had_not_begun_takes_nothing_else_along,
     recovery::what_left_nothing_is_lost_and_what_had_not_begun_goes_back,
+    egress::a_listed_address_is_reached_and_a_half_close_is_passed_on,
+    egress::what_is_not_listed_is_denied_and_told_once,
+    egress::a_name_does_not_lead_to_the_host,
+    egress::what_cannot_be_reached_says_why,
+    egress::plain_http_is_passed_on_one_request_at_a_time,
+    egress::thirty_two_tunnels_carry_at_once,
+    egress::one_connection_too_many_is_told_so,
+    egress::whatever_is_sent_is_answered_or_ended,
+    egress::the_end_of_the_proxy_ends_its_connections,
+    egress::a_dead_hosts_socket_is_replaced_and_nothing_else_is,
+    egress::a_path_may_be_longer_than_an_address_of_a_socket,
+    egress_sandbox::a_session_reaches_what_is_listed_and_nothing_else,
     log::records_come_back_as_they_were_written,
     log::rotation_bounds_the_log,
     log::the_last_lines_are_found_across_files,
