@@ -28,7 +28,8 @@ pub struct Denied {
 pub enum DeniedBecause {
     /// No endpoint of the session's list admits it.
     NotListed,
-    /// The name is listed, and all its addresses are such as a name must not lead to; this is the first.
+    /// The name is listed, and all its addresses are such as a name must not lead to, and are not listed themselves; this
+    /// is the first.
     Near(IpAddr, Scope),
     /// `localhost` is listed, and leads to another machine.
     NotThisMachine(IpAddr),
@@ -47,8 +48,8 @@ impl Denied {
                  --net-allow {host}:{port} may connect to it"
             ),
             DeniedBecause::Near(address, scope) => format!(
-                "{host}:{port} leads to {address}, {scope}, and no name may: only a session that was started with \
-                 --net-allow {} may connect to it, by its address",
+                "{host}:{port} leads to {address}, {scope}, where no name leads by itself: only a session that was \
+                 started with --net-allow {} as well may connect to it",
                 SocketAddr::new(address, *port)
             ),
             DeniedBecause::NotThisMachine(address) => {

@@ -75,7 +75,7 @@ impl Egress {
         report: impl Fn(Denied) + Send + Sync + 'static,
     ) -> Result<Self, EgressError> {
         let place = directory.to_owned();
-        let failed = |source| EgressError::Listen { path: directory.to_owned(), source };
+        let failed = |source| EgressError::Listen { path: socket::path(directory), source };
         let made = spawn_blocking(move || socket::listen(&place)).await;
         let (listener, socket) = made.map_err(|error| failed(io::Error::other(error)))??;
         let listener = UnixListener::from_std(listener).map_err(failed)?;

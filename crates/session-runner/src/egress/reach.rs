@@ -1,10 +1,12 @@
 //! From a listed target to a connection. The addresses that were judged are those that are connected to: a name is
 //! resolved once.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use session_core::sandbox::Endpoint;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -25,6 +27,7 @@ const ADDRESSES_MAX: usize = 16;
 /// Connects to a target that is on the list. At most `lookups` names are asked for at once.
 pub(super) async fn reach(
     target: &Target,
+    allow: &BTreeSet<Endpoint>,
     resolver: &dyn Resolve,
     lookups: &Semaphore,
 ) -> Result<TcpStream, Refusal> {
@@ -35,7 +38,8 @@ pub(super) async fn reach(
             Host::Name(name) => {
                 let _place = lookups.acquire().await;
                 let found = resolver.resolve(name).await;
-                permitted(target, &found.map_err(|source| Refusal::NotFound { name: name.clone(), source })?)?
+                let found = found.map_err(|source| Refusal::NotFound { name: name.clone(), source })?;
+                permitted(target, allow, &found)?
             }
         };
         dial(&addresses, target).await
@@ -44,10 +48,13 @@ pub(super) async fn reach(
     reached.unwrap_or_else(|_| Err(Refusal::TooSlow { target: target.to_string() }))
 }
 
-/// Which of the addresses of a listed name may be connected to: one at least.
-fn permitted(target: &Target, found: &[IpAddr]) -> Result<Vec<IpAddr>, Refusal> {
+/// Which of the addresses of a listed name may be connected to: one at least. One that is listed itself may, whatever
+/// it is: the session reaches it without the name too.
+fn permitted(target: &Target, allow: &BTreeSet<Endpoint>, found: &[IpAddr]) -> Result<Vec<IpAddr>, Refusal> {
+    let is_listed = |address| Target { host: Host::Address(address), port: target.port }.is_listed(allow);
     let judge = |address: IpAddr| match (target.host.is_localhost(), scope(address)) {
         (true, Some(Scope::Loopback)) | (false, None) => Ok(address),
+        _ if is_listed(address) => Ok(address),
         (true, _) => Err(DeniedBecause::NotThisMachine(address)),
         (false, Some(scope)) => Err(DeniedBecause::Near(address, scope)),
     };
@@ -122,21 +129,32 @@ mod tests {
     }
 
     async fn try_reach(text: &str, resolver: &dyn Resolve) -> Result<TcpStream, Refusal> {
-        reach(&target(text), resolver, &Semaphore::new(1)).await
+        reach(&target(text), &BTreeSet::new(), resolver, &Semaphore::new(1)).await
     }
 
     #[test]
     fn what_is_near_is_left_out() {
         let found = addresses(&["10.0.0.1", "1.1.1.1", "::1", "2606:4700::1111"]);
-        let kept = permitted(&target("a.example.com:443"), &found).unwrap();
+        let none = BTreeSet::new();
+        let kept = permitted(&target("a.example.com:443"), &none, &found).unwrap();
         assert_eq!(kept, addresses(&["1.1.1.1", "2606:4700::1111"]));
+        let near = BTreeSet::from(["10.0.0.1:443", "[::1]:80"].map(|text| text.parse().unwrap()));
+        let kept = permitted(&target("a.example.com:443"), &near, &found).unwrap();
+        assert_eq!(kept, addresses(&["10.0.0.1", "1.1.1.1", "2606:4700::1111"]), "what is listed itself");
         let found = addresses(&["1.1.1.1", "127.0.0.1", "::1"]);
-        assert_eq!(permitted(&target("localhost:1"), &found).unwrap(), addresses(&["127.0.0.1", "::1"]));
+        assert_eq!(
+            permitted(&target("localhost:1"), &none, &found).unwrap(),
+            addresses(&["127.0.0.1", "::1"])
+        );
     }
 
     #[test]
     fn a_name_that_leads_to_nothing_else_is_denied() {
-        let denied = |text: &str, found: &[&str]| match permitted(&target(text), &addresses(found)) {
+        let denied = |text: &str, found: &[&str]| match permitted(
+            &target(text),
+            &BTreeSet::new(),
+            &addresses(found),
+        ) {
             Err(Refusal::Denied(denied)) => denied.why,
             other => panic!("{text}: {other:?}"),
         };
@@ -146,7 +164,7 @@ mod tests {
         assert_eq!(denied("localhost.example.com:80", &["::ffff:127.0.0.1"]), near);
         let away = DeniedBecause::NotThisMachine([1, 1, 1, 1].into());
         assert_eq!(denied("localhost:80", &["1.1.1.1"]), away);
-        assert!(matches!(permitted(&target("a.b:80"), &[]), Err(Refusal::NotFound { .. })));
+        assert!(matches!(permitted(&target("a.b:80"), &BTreeSet::new(), &[]), Err(Refusal::NotFound { .. })));
     }
 
     #[tokio::test]

@@ -48,16 +48,6 @@ pub(super) struct Forward {
     pub(super) body: Body,
 }
 
-impl Request {
-    /// Where it wants to go.
-    pub(super) fn target(&self) -> &Target {
-        match self {
-            Self::Connect(target) => target,
-            Self::Forward(forward) => &forward.target,
-        }
-    }
-}
-
 /// Why a request cannot be understood, or not without doubt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub(super) enum Malformed {
@@ -75,6 +65,9 @@ pub(super) enum Malformed {
     Length(&'static str),
     #[error("the chunks of the request's body are malformed")]
     Chunks,
+    /// The server must not get it: it may be meant for another.
+    #[error("the request is followed by something else, and a connection carries one request")]
+    Followed,
 }
 
 /// Where a head ends, if it does; `from` is how much was looked through before.

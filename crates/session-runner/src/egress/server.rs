@@ -18,8 +18,9 @@ use super::CONNECTIONS_MAX;
 use super::answer::{ESTABLISHED, Refusal};
 use super::denied::{DenialCount, Denials, Denied, DeniedBecause};
 use super::reach::reach;
-use super::request::{self, HEAD_BYTES_MAX, Malformed, Request};
+use super::request::{self, Forward, HEAD_BYTES_MAX, Malformed, Request};
 use super::resolve::Resolve;
+use super::target::Target;
 use super::tunnel::{Passage, Side, carry};
 
 /// How long a client may take to say what it wants.
@@ -76,11 +77,10 @@ impl Gate {
         }
     }
 
-    /// A connection to where the request wants to go, if it may.
-    async fn open(&self, request: &Request) -> Result<TcpStream, Refusal> {
-        let target = request.target();
+    /// A connection to there, if it may be.
+    async fn open(&self, target: &Target) -> Result<TcpStream, Refusal> {
         let reached = if target.is_listed(&self.allow) {
-            reach(target, self.resolver.as_ref(), &self.lookups).await
+            reach(target, &self.allow, self.resolver.as_ref(), &self.lookups).await
         } else {
             Err(Denied::new(target, DeniedBecause::NotListed).into())
         };
@@ -102,8 +102,7 @@ pub(super) async fn serve(listener: UnixListener, gate: Arc<Gate>, stop: Cancell
             accepted = listener.accept() => match accepted {
                 Ok((client, _)) if connections.len() < CONNECTIONS_MAX => {
                     let gate = Arc::clone(&gate);
-                    // The size of a connection's state is no matter of this task's.
-                    connections.spawn(Box::pin(async move { attend(client, &gate).await }));
+                    connections.spawn(async move { attend(client, &gate).await });
                 }
                 Ok((client, _)) => turn_away(client),
                 Err(error) => {
@@ -132,35 +131,12 @@ fn turn_away(client: UnixStream) {
 
 /// Serves one connection to its end.
 async fn attend(mut client: UnixStream, gate: &Gate) {
-    let (head, mut early) = match hear(&mut client).await {
-        Heard::Head { head, early } => (head, early),
-        Heard::Nothing => return,
-        Heard::Refused(refusal) => return turn_down(client, &refusal).await,
-    };
-    let request = match request::parse(&head) {
-        Ok(request) => request,
-        Err(malformed) => return turn_down(client, &malformed.into()).await,
-    };
-    let target = request.target().to_string();
-    let mut server = match gate.open(&request).await {
-        Ok(server) => server,
+    let opening = match admit(&mut client, gate).await {
+        Ok(Some(opening)) => opening,
+        Ok(None) => return,
         Err(refusal) => return turn_down(client, &refusal).await,
     };
-    let (mut first, mut passage) = match request {
-        Request::Connect(_) => {
-            // The first bytes to a new connection: there is room for them.
-            match timeout(REFUSAL_WAIT, client.write_all(ESTABLISHED)).await {
-                Ok(Ok(())) => (Vec::new(), Passage::Anything),
-                Ok(Err(_)) | Err(_) => return,
-            }
-        }
-        Request::Forward(forward) => (forward.head, Passage::Request(forward.body)),
-    };
-    match passage.admit(&early) {
-        Ok(bytes) => first.extend_from_slice(bytes),
-        Err(end) => return tracing::debug!(%target, %end, "a request was not passed on"),
-    }
-    early.clear();
+    let Opening { target, mut server, first, passage } = opening;
     let (from, to) = client.split();
     let inside = Side { from, to };
     let (from, to) = server.split();
@@ -168,48 +144,59 @@ async fn attend(mut client: UnixStream, gate: &Gate) {
     tracing::debug!(%target, %end, "a connection through a session's proxy ended");
 }
 
-/// What came from a client.
-#[derive(Debug)]
-enum Heard {
-    /// A whole head, and what came after it already.
-    Head { head: Vec<u8>, early: Vec<u8> },
-    /// The end, before anything.
-    Nothing,
-    /// No head.
-    Refused(Refusal),
+/// A connection that may be carried.
+struct Opening {
+    target: Target,
+    server: TcpStream,
+    /// What the server gets before anything else.
+    first: Vec<u8>,
+    passage: Passage,
 }
 
-/// Waits for the head of a request.
-async fn hear(client: &mut (impl AsyncRead + Unpin)) -> Heard {
+/// Hears what the client wants and connects to there; `None` when it left before it was answered.
+async fn admit(client: &mut UnixStream, gate: &Gate) -> Result<Option<Opening>, Refusal> {
+    let Some((head, early)) = hear(client).await? else { return Ok(None) };
+    let (target, mut first, mut passage) = match request::parse(&head)? {
+        Request::Connect(target) => (target, Vec::new(), Passage::Anything),
+        Request::Forward(Forward { target, head, body }) => (target, head, Passage::Request(body)),
+    };
+    first.extend_from_slice(passage.admit(&early)?);
+    let server = gate.open(&target).await?;
+    // Nothing was sent to the client yet, so there is room for this.
+    if passage == Passage::Anything && client.write_all(ESTABLISHED).await.is_err() {
+        return Ok(None);
+    }
+    Ok(Some(Opening { target, server, first, passage }))
+}
+
+/// Waits for the head of a request. What has come after it already is kept apart; `None` when nothing came at all.
+async fn hear(client: &mut (impl AsyncRead + Unpin)) -> Result<Option<(Vec<u8>, Vec<u8>)>, Refusal> {
     let mut bytes = vec![0; HEAD_BYTES_MAX];
     let mut filled = 0;
     let read = async {
         loop {
             let Some(room) = bytes.get_mut(filled..).filter(|room| !room.is_empty()) else {
-                return Err(Heard::Refused(Refusal::HeadTooLong));
+                return Err(Refusal::HeadTooLong);
             };
-            let read = client.read(room).await.map_err(|_| Heard::Nothing)?;
+            // Whoever breaks off has left.
+            let read = client.read(room).await.unwrap_or_default();
+            if read == 0 {
+                return if filled == 0 { Ok(None) } else { Err(Malformed::Head("it ends too early").into()) };
+            }
             let before = filled;
             filled += read;
-            let so_far = bytes.get(..filled).unwrap_or_default();
-            if let Some(end) = request::end_of_head(so_far, before) {
+            let end = request::end_of_head(bytes.get(..filled).unwrap_or_default(), before);
+            if end.is_some() {
                 return Ok(end);
-            }
-            if read == 0 {
-                let cut_off = Refusal::Malformed(Malformed::Head("it ends too early"));
-                return Err(if filled == 0 { Heard::Nothing } else { Heard::Refused(cut_off) });
             }
         }
     };
-    match timeout(HEAD_WAIT, read).await {
-        Ok(Ok(end)) => {
-            bytes.truncate(filled);
-            let early = bytes.split_off(end.min(filled));
-            Heard::Head { head: bytes, early }
-        }
-        Ok(Err(heard)) => heard,
-        Err(_) => Heard::Refused(Refusal::HeadTooSlow),
-    }
+    let heard = timeout(HEAD_WAIT, read).await.unwrap_or(Err(Refusal::HeadTooSlow))?;
+    bytes.truncate(filled);
+    Ok(heard.map(|end| {
+        let early = bytes.split_off(end.min(filled));
+        (bytes, early)
+    }))
 }
 
 /// Says why not. A client that does not listen is left alone soon.

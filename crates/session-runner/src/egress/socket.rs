@@ -24,10 +24,15 @@ pub(super) struct Socket {
     inode: u64,
 }
 
+/// Where the socket of a session is.
+pub(super) fn path(directory: &Utf8Path) -> Utf8PathBuf {
+    directory.join(NAME)
+}
+
 /// Makes the directory if it is not there, and listens in it. A socket that is there already is a dead host's.
 pub(super) fn listen(directory: &Utf8Path) -> Result<(UnixListener, Socket), EgressError> {
     let opened = open(directory)?;
-    let path = directory.join(NAME);
+    let path = path(directory);
     let failed = |source| EgressError::Listen { path: path.clone(), source };
     // Through the descriptor, so that the path may be longer than a socket's address holds.
     let place = Utf8PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd())).join(NAME);

@@ -32,21 +32,22 @@ pub(super) enum End {
     Idle,
     #[error(transparent)]
     Malformed(#[from] Malformed),
-    /// The server must not get it: it may be meant for another.
-    #[error("the client sent more than its request")]
-    Surplus,
     #[error("a side broke off: {0}")]
     Broken(io::Error),
 }
 
 impl Passage {
     /// What of these bytes goes to the server.
-    pub(super) fn admit<'b>(&mut self, bytes: &'b [u8]) -> Result<&'b [u8], End> {
+    pub(super) fn admit<'b>(&mut self, bytes: &'b [u8]) -> Result<&'b [u8], Malformed> {
         let Self::Request(body) = self else { return Ok(bytes) };
         let taken = body.take(bytes)?;
         let (admitted, rest) = bytes.split_at_checked(taken).unwrap_or((bytes, &[]));
         // Old clients put an empty line after a body.
-        if rest.iter().all(|byte| matches!(byte, b'\r' | b'\n')) { Ok(admitted) } else { Err(End::Surplus) }
+        if rest.iter().all(|byte| matches!(byte, b'\r' | b'\n')) {
+            Ok(admitted)
+        } else {
+            Err(Malformed::Followed)
+        }
     }
 }
 
@@ -77,7 +78,7 @@ where
             // A server that takes no more may still have something to say.
             Ok(()) | Err(Failure::Write(_)) => Ok(()),
             Err(Failure::Read(error)) => Err(End::Broken(error)),
-            Err(Failure::Refused(end)) => Err(end),
+            Err(Failure::Malformed(malformed)) => Err(malformed.into()),
         }
     };
     let down = async {
@@ -85,7 +86,7 @@ where
             Ok(()) if passage == Passage::Anything => Ok(()),
             Ok(()) => Err(End::Complete),
             Err(Failure::Read(error) | Failure::Write(error)) => Err(End::Broken(error)),
-            Err(Failure::Refused(end)) => Err(end),
+            Err(Failure::Malformed(malformed)) => Err(malformed.into()),
         }
     };
     tokio::select! {
@@ -99,7 +100,7 @@ where
 enum Failure {
     Read(io::Error),
     Write(io::Error),
-    Refused(End),
+    Malformed(Malformed),
 }
 
 /// Carries one direction until its end, which is passed on.
@@ -118,7 +119,7 @@ async fn copy(
             return to.shutdown().await.map_err(Failure::Write);
         }
         activity.happens();
-        let bytes = passage.admit(buffer.get(..read).unwrap_or_default()).map_err(Failure::Refused)?;
+        let bytes = passage.admit(buffer.get(..read).unwrap_or_default()).map_err(Failure::Malformed)?;
         send(&mut to, bytes, activity).await.map_err(Failure::Write)?;
     }
 }

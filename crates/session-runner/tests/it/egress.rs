@@ -212,6 +212,10 @@ pub(crate) fn plain_http_is_passed_on_one_request_at_a_time() {
         client.write_all(b"GET http://elsewhere/ HTTP/1.1\r\n\r\n").await.unwrap();
         assert_eq!(stream.read(&mut [0; 8]).await.unwrap(), 0, "the next request is not for this server");
         assert_eq!(client.read(&mut [0; 8]).await.unwrap_or_default(), 0);
+        // Two at once are refused before anything is connected.
+        let two = format!("GET http://{address}/ HTTP/1.1\r\n\r\n").repeat(2);
+        let answer = proxy.exchange(two.as_bytes()).await;
+        assert!(answer.starts_with("HTTP/1.1 400 the request is followed by something else"), "{answer}");
     });
 }
 

@@ -85,7 +85,7 @@ async fn nothing_follows_a_request_to_its_server() {
     server.write_all(b"answer").await.unwrap();
     expect(&mut client, b"answer").await;
     client.write_all(b"GET http://other/ HTTP/1.1\r\n\r\n").await.unwrap();
-    assert!(matches!(tunnel.await.unwrap(), End::Surplus));
+    assert!(matches!(tunnel.await.unwrap(), End::Malformed(Malformed::Followed)));
     expect_end(&mut server).await;
     expect_end(&mut client).await;
 }
