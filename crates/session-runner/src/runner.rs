@@ -18,6 +18,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::confinement::Launcher;
+use crate::egress::SystemResolver;
 use crate::executors::Order;
 use crate::executors::command::{Execution, Start};
 use crate::held::HeldRuns;
@@ -74,6 +75,7 @@ pub struct Runner {
     profile: RunnerProfile,
     options: Arc<RunnerOptions>,
     progress: Progress,
+    resolver: Arc<SystemResolver>,
     door: Arc<dyn Door>,
     held: HeldRuns<mpsc::Sender<Order>>,
     slots: Slots,
@@ -103,6 +105,7 @@ impl Runner {
             profile,
             options: Arc::new(options),
             progress: Progress::default(),
+            resolver: Arc::new(SystemResolver::new()),
             door,
             held,
             slots,
@@ -196,6 +199,7 @@ impl Runner {
             layout: self.layout.clone(),
             options: Arc::clone(&self.options),
             progress: self.progress.clone(),
+            resolver: Arc::clone(&self.resolver),
             door: Arc::clone(&self.door),
             slots: self.slots.clone(),
             orders,

@@ -47,6 +47,9 @@ pub enum Stay {
 pub async fn serve(context: &Context, stay: Stay, up: impl FnOnce() -> Outcome<()>) -> Outcome<()> {
     context.paths.make_data()?;
     session_runner::process::keep_descriptors_private();
+    if let Err(error) = session_runner::process::open_as_many_files_as_may_be() {
+        tracing::warn!(%error, "no more files than usual can be open at once");
+    }
     // Tokens and what sessions say pass through here: no other process looks into it.
     if let Err(error) = session_runner::process::keep_memory_private() {
         tracing::warn!(%error, "other processes of this user can look into the host");

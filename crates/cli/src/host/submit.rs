@@ -23,6 +23,14 @@ use super::protocol::{
 use super::scope;
 use crate::failure::{Failure, Kind, Outcome};
 
+/// What a task is given as its environment.
+struct Variables {
+    /// By the caller's own.
+    base: Vec<(String, String)>,
+    /// By name; comes on top.
+    named: Vec<(String, String)>,
+}
+
 impl Operations {
     /// Enqueues tasks.
     pub(super) async fn submit(&self, submit: Submit) -> Outcome<Reply> {
@@ -58,21 +66,21 @@ impl Operations {
 
     async fn task(&self, wire: TaskWire, principal: &Principal) -> Outcome<(Task, Option<ManagedSession>)> {
         let TaskWire { name, after, session, argv, base_env, env, timeout, priority } = wire;
-        let mut base_env = base_env;
-        for (name, value) in &env {
+        let mut given = Variables { base: base_env, named: env };
+        for (name, value) in &given.named {
             check_variable(name, value).map_err(|error| Failure::of(Kind::Usage, &error))?;
         }
         let task = |session, argv, env, timeout| Task { name, after, session, argv, env, timeout, priority };
         match session {
             SessionWire::New(new) => {
-                let session = TaskSession::New(self.new_session(&new, &mut base_env, &env)?);
-                Ok((task(session, argv, overlay(base_env, env), timeout), None))
+                let session = TaskSession::New(self.new_session(&new, &mut given)?);
+                Ok((task(session, argv, overlay(given.base, given.named), timeout), None))
             }
             SessionWire::Keyed { key, new } => {
-                let session = self.keyed(principal, &key, &new, (&mut base_env, &env)).await?;
+                let session = self.keyed(principal, &key, &new, &mut given).await?;
                 can_take_a_turn(&session)?;
                 let place = TaskSession::Existing(session.id);
-                Ok((task(place, argv, overlay(base_env, env), timeout), Some(session)))
+                Ok((task(place, argv, overlay(given.base, given.named), timeout), Some(session)))
             }
             SessionWire::Existing(id) => {
                 let Some(session) = self.store().session(id).await? else {
@@ -80,7 +88,7 @@ impl Operations {
                 };
                 can_take_a_turn(&session)?;
                 let last = self.store().runs(id, 1).await?.pop().map(|run| run.spec);
-                let spec = again(last, argv, base_env, env, timeout)?;
+                let spec = again(last, argv, given.base, given.named, timeout)?;
                 Ok((task(TaskSession::Existing(id), spec.argv, spec.env, spec.timeout), Some(session)))
             }
         }
@@ -93,11 +101,11 @@ impl Operations {
         principal: &Principal,
         key: &str,
         wire: &NewSessionWire,
-        (base_env, env): (&mut Vec<(String, String)>, &[(String, String)]),
+        given: &mut Variables,
     ) -> Outcome<ManagedSession> {
         let key = ExternalKey::new(key).map_err(bad_name)?;
         let Draft { label, agent, kind, project, sandbox, metadata, budget, parent } =
-            self.new_session(wire, base_env, env)?;
+            self.new_session(wire, given)?;
         let id = self.session_id();
         let asked = (label.clone(), kind, project.clone(), sandbox.clone(), metadata.clone(), budget);
         let new = NewSession {
@@ -146,12 +154,7 @@ impl Operations {
         Ok(settled.sandbox)
     }
 
-    fn new_session(
-        &self,
-        wire: &NewSessionWire,
-        base_env: &mut Vec<(String, String)>,
-        env: &[(String, String)],
-    ) -> Outcome<Draft> {
+    fn new_session(&self, wire: &NewSessionWire, given: &mut Variables) -> Outcome<Draft> {
         let metadata = Payload::parse(&wire.metadata).map_err(|error| match error {
             PayloadError::NotJson(_) => Failure::usage("metadata: is not a JSON object"),
             PayloadError::TooLarge(_) => Failure::usage(format!("metadata: {error}")),
@@ -159,11 +162,17 @@ impl Operations {
         let kind: WorkspaceKind = wire.workspace.parse().map_err(|error| Failure::of(Kind::Usage, &error))?;
         let project = wire.project.as_deref().map(Utf8PathBuf::from);
         let in_place = if kind == WorkspaceKind::InPlace { InPlace::Yes } else { InPlace::No };
-        let given = std::mem::take(base_env);
+        let base = std::mem::take(&mut given.base);
         let touched = project.clone().map(|project| (project, in_place));
-        let settled =
-            scope::settled(&self.config().sandbox, &wire.sandbox, self.data_dir(), touched, given, env)?;
-        *base_env = settled.base_env;
+        let settled = scope::settled(
+            &self.config().sandbox,
+            &wire.sandbox,
+            self.data_dir(),
+            touched,
+            base,
+            &given.named,
+        )?;
+        given.base = settled.base_env;
         let limits = &self.config().limits;
         Ok(Draft {
             label: wire.label.as_deref().map(Label::new).transpose().map_err(bad_name)?,

@@ -16,7 +16,7 @@ use session_manager::{Coordinator, InFlight};
 use tokio::sync::mpsc;
 
 use super::{Order, outcome};
-use crate::egress::{Denials, Egress};
+use crate::egress::{Denials, Egress, SystemResolver};
 use crate::process::{
     Control, KeeperState, LivingKeeper, RunEnd, RunOutcome, RunReport, SpawnError, Supervised, protocol,
 };
@@ -38,6 +38,8 @@ pub(crate) struct Execution {
     pub(crate) layout: Layout,
     pub(crate) options: Arc<RunnerOptions>,
     pub(crate) progress: Progress,
+    /// One for all: it bounds the lookups of all sessions.
+    pub(crate) resolver: Arc<SystemResolver>,
     pub(crate) door: Arc<dyn Door>,
     pub(crate) slots: Slots,
     pub(crate) orders: mpsc::Receiver<Order>,

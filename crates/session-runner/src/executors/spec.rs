@@ -11,7 +11,7 @@ use session_core::sandbox::{NetworkSpec, SandboxSpec};
 use session_manager::recovery::OnHostLoss;
 
 use super::command::{Execution, milliseconds, sentence};
-use crate::egress::{Denied, Egress, SystemResolver};
+use crate::egress::{Denied, Egress};
 use crate::process::{Applied, CgroupPreference, Confinement, KeeperSpec, Setting, TreeLimits, protocol};
 use crate::scope::{Grounds, policy, watched};
 use crate::workspace::{HostEnvironment, RunPlace, Workspace, child_environment};
@@ -108,7 +108,7 @@ impl Execution {
         let NetworkSpec::Allow(endpoints) = &self.session.sandbox.network else { return Ok(None) };
         let session = self.session.id;
         let told = move |denied: Denied| tracing::info!(%session, %denied, "a connection was denied");
-        let resolver = Arc::new(SystemResolver::new());
+        let resolver = Arc::clone(&self.resolver);
         let listening = Egress::listen(&self.directory().egress(), endpoints.clone(), resolver, told).await;
         listening.map(Some).map_err(|error| {
             let message = format!("its proxy cannot listen: {}", sentence(&error));

@@ -35,5 +35,5 @@ pub use protocol::{
 };
 pub use record::{KeeperState, LivingKeeper, keeper_record, recover_keeper};
 pub use scope::{Applied, Confinement, Held, Hold, LimitHit, Setting, TreeLimits};
-pub use spawn::{keep_descriptors_private, keep_memory_private};
+pub use spawn::{keep_descriptors_private, keep_memory_private, open_as_many_files_as_may_be};
 pub use supervised::{Control, KeeperProgram, RunReport, SpawnError, Supervised};

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use camino::Utf8Path;
 use rustix::io::Errno;
-use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
 
 use super::protocol::{SpawnFailure, SpawnFailureKind};
 
@@ -20,6 +20,12 @@ const STRAYS_CLOSED: &str = "--inherited-descriptors-closed";
 /// A keeper that did would have to start itself a second time to be rid of it.
 pub fn keep_descriptors_private() {
     close_fds::set_fds_cloexec(3, &[]);
+}
+
+/// Lets this process have as many files open as the system lets it: one for each connection of each session adds up.
+pub fn open_as_many_files_as_may_be() -> io::Result<()> {
+    let now = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: now.maximum, ..now }).map_err(io::Error::from)
 }
 
 /// Lets no other process of the same user look into this one, nor attach to it, and leaves no core of it.

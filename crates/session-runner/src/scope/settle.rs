@@ -201,11 +201,11 @@ fn form(path: &Utf8Path) -> Result<(), PathReason> {
 }
 
 fn reason(error: &io::Error) -> PathReason {
-    match error.kind() {
-        io::ErrorKind::NotFound => PathReason::Missing,
-        io::ErrorKind::NotADirectory => PathReason::NotADirectory,
-        _ if Errno::from_io_error(error) == Some(Errno::LOOP) => PathReason::Link,
-        _ => PathReason::Unreadable(error.to_string()),
+    match Errno::from_io_error(error) {
+        Some(Errno::NOENT) => PathReason::Missing,
+        Some(Errno::NOTDIR) => PathReason::NotADirectory,
+        Some(Errno::LOOP) => PathReason::Link,
+        Some(_) | None => PathReason::Unreadable(error.to_string()),
     }
 }
 
@@ -283,11 +283,10 @@ mod tests {
             let path = if name.is_empty() { place.path.clone() } else { place.path.join(name) };
             let error = settled(&place, &reading(path.clone()), &[]).unwrap_err();
             assert!(matches!(error, ScopeError::HoldsData { .. }), "{error}");
-            let working = Asked { project: Some(path), ..Asked::default() };
-            assert!(matches!(
-                settled(&place, &working, &[]),
-                Err(ScopeError::HoldsData { field: "project", .. })
-            ));
+            let working = |in_place| Asked { project: Some((path.clone(), in_place)), ..Asked::default() };
+            let refused = settled(&place, &working(InPlace::Yes), &[]);
+            assert!(matches!(refused, Err(ScopeError::HoldsData { field: "project", .. })), "{refused:?}");
+            settled(&place, &working(InPlace::No), &[]).unwrap();
         }
     }
 
