@@ -19,7 +19,6 @@ use tempfile::TempDir;
 pub(crate) const KEEPER: &str = "__keeper";
 pub(crate) const LAUNCHER: &str = "__launch";
 pub(crate) const HOST: &str = "__host";
-pub(crate) const LAUNCHER: &str = "__launch";
 /// A launcher that begins once a line can be read from the FIFO that it is told.
 pub(crate) const SLOW_LAUNCHER: &str = "__launch-when";
 pub(crate) const PROGRAM: &str = "__program";

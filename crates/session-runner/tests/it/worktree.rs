@@ -190,9 +190,10 @@ pub(crate) fn a_half_made_worktree_is_taken_back() {
     let ground = Ground::new();
     let project = project(&ground);
     // git makes the branch and the directory, and then this says no.
-    fs::write(project.join(".git/hooks/post-checkout"), "#!/bin/sh\necho not today >&2\nexit 1\n").unwrap();
-    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    fs::set_permissions(project.join(".git/hooks/post-checkout"), executable).unwrap();
+    git(&project, &["config", "filter.no.smudge", "echo not today >&2; false"]);
+    git(&project, &["config", "filter.no.required", "true"]);
+    let attributes = project.join(".git/info/attributes");
+    fs::write(&attributes, "* filter=no\n").unwrap();
     let request = request(WorkspaceKind::Worktree, Some(&project));
     let error = ground.prepare(&request).unwrap_err();
     assert!(matches!(&error, WorkspaceError::Git { said, .. } if said.contains("not today")), "{error}");
@@ -203,7 +204,7 @@ pub(crate) fn a_half_made_worktree_is_taken_back() {
     };
     nothing_left();
     // As after a crash in the middle: the marker is there, and so is a worktree.
-    fs::remove_file(project.join(".git/hooks/post-checkout")).unwrap();
+    fs::remove_file(attributes).unwrap();
     let made = ground.prepare(&request).unwrap();
     fs::write(format!("{}.making", made.dir.root()), "").unwrap();
     let anew = ground.prepare(&request).unwrap();
@@ -216,6 +217,21 @@ pub(crate) fn a_half_made_worktree_is_taken_back() {
     let error = ground.prepare(&request).unwrap_err();
     assert!(matches!(&error, WorkspaceError::Git { said, .. } if said.contains("already exists")), "{error}");
     assert!(branches(&project).contains(&made.dir.branch()) && ground.everything().is_empty());
+}
+
+/// A repository's hooks are not the host's to run: a session may have put them there.
+pub(crate) fn no_hook_of_the_project_runs() {
+    let ground = Ground::new();
+    let project = project(&ground);
+    let (hook, trace) = (project.join(".git/hooks/post-checkout"), ground.place.path.join("trace"));
+    fs::write(&hook, format!("#!/bin/sh\necho ran >> {trace}\n")).unwrap();
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(&hook, executable).unwrap();
+    git(&project, &["config", "core.fsmonitor", &format!("echo asked >> {trace}; false")]);
+    let request = request(WorkspaceKind::Worktree, Some(&project));
+    ground.prepare(&request).unwrap();
+    ground.remove(&removal(&request)).unwrap();
+    assert!(!trace.exists());
 }
 
 pub(crate) fn a_moved_project_does_not_hold_a_forced_removal() {
