@@ -2,7 +2,7 @@
 //!
 //! `--level best|full|floor|off`, `--rw DIR`, `--ro DIR`, `--device PATH`, `--protect PATH`, `--git DIR`, `--cwd DIR`,
 //! `--net open|none|loopback|SOCKET`, `--env NAME=VALUE`, `--limit NAME=NUMBER`, `--report FILE`, `--probe`,
-//! `--repeat TIMES` (how long a launch takes), and for tests `--degrade landlock|userns`, which makes this process one
+//! `--trial DIR` (tries to break out of the level and says what held), `--repeat TIMES` (how long a launch takes), and for tests `--degrade landlock|userns`, which makes this process one
 //! of a machine that lacks it.
 
 #![forbid(unsafe_code)]
@@ -20,12 +20,17 @@ use seccompiler::{
 
 /// The hidden subcommand.
 const LAUNCHER: &str = "__launch";
+/// The hidden subcommand that tries to break out.
+const TRIAL: &str = "__trial";
 /// Nothing was started.
 const NOT_STARTED: u8 = 125;
 
 fn main() -> ExitCode {
     if std::env::args().nth(1).as_deref() == Some(LAUNCHER) {
         sandbox::launcher::main();
+    }
+    if std::env::args().nth(1).as_deref() == Some(TRIAL) {
+        sandbox::trial::main();
     }
     run().unwrap_or_else(|error| {
         eprintln!("confine: {error}");
@@ -42,6 +47,7 @@ struct Options {
     probe: bool,
     report: Option<String>,
     repeat: usize,
+    trial: Option<String>,
     argv: Vec<String>,
 }
 
@@ -59,6 +65,12 @@ fn run() -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     let level = support.choose(&options.policy)?;
+    if let Some(directory) = options.trial {
+        let trial =
+            sandbox::trial::Trial { directory: directory.into(), arguments: vec![TRIAL.to_owned()], level };
+        println!("{}", serde_json::to_string(&sandbox::trial::run(&trial, launcher)?)?);
+        return Ok(ExitCode::SUCCESS);
+    }
     let sealed = options.policy.seal()?;
     let stdin: OwnedFd = std::io::stdin().as_fd().try_clone_to_owned()?;
     let mut confined = sealed.launch(launcher(), level, &options.argv, Some(stdin))?;
@@ -116,6 +128,7 @@ fn parse() -> Result<Options, Failure> {
     let mut words = std::env::args().skip(1);
     let mut policy = Policy::new("/").with_variable("PATH", "/usr/local/bin:/usr/bin:/bin");
     let (mut off, mut probe, mut report, mut repeat, mut limits) = (false, false, None, 0, BTreeMap::new());
+    let mut trial = None;
     while let Some(word) = words.next() {
         if word == "--" {
             break;
@@ -156,6 +169,10 @@ fn parse() -> Result<Options, Failure> {
                 report = Some(value);
                 policy
             }
+            "--trial" => {
+                trial = Some(value);
+                policy
+            }
             "--repeat" => {
                 repeat = value.parse()?;
                 policy
@@ -168,7 +185,15 @@ fn parse() -> Result<Options, Failure> {
         };
     }
     let limits: Limits = serde_json::from_value(serde_json::to_value(limits)?)?;
-    Ok(Options { policy: policy.with_limits(limits), off, probe, report, repeat, argv: words.collect() })
+    Ok(Options {
+        policy: policy.with_limits(limits),
+        off,
+        probe,
+        report,
+        repeat,
+        trial,
+        argv: words.collect(),
+    })
 }
 
 /// From now on this process and its children live on a machine without it.

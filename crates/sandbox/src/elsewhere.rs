@@ -39,7 +39,7 @@ impl Support {
     }
 }
 
-fn refusal() -> Refusal {
+pub(crate) fn refusal() -> Refusal {
     Refusal::new(RefusalCode::System, format!("{} has no sandbox of ours", std::env::consts::OS))
 }
 

@@ -103,6 +103,7 @@ pub mod machine;
 mod policy;
 mod report;
 mod seal;
+pub mod trial;
 
 pub use gap::{Gap, gaps, unconfined};
 pub use launch::{ANSWER_WAIT_MAX, Confined, LaunchError, Lifeline};

@@ -16,4 +16,5 @@ mod self_test;
 pub(crate) mod stages;
 mod system;
 mod system_calls;
+pub(crate) mod trial;
 mod wire;
