@@ -13,6 +13,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Command, ExitCode, Stdio};
 
+use sandbox::trial::{self, Trial};
 use sandbox::{Limits, Network, Policy, Support, Wanted};
 use seccompiler::{
     SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
@@ -56,6 +57,9 @@ fn run() -> Result<ExitCode, Failure> {
     if options.repeat > 0 {
         return measure(&options);
     }
+    if let Some(directory) = options.trial {
+        return trial(&options.policy, options.off, directory);
+    }
     if options.off {
         return Err(unconfined(&options).exec().into());
     }
@@ -65,12 +69,6 @@ fn run() -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     let level = support.choose(&options.policy)?;
-    if let Some(directory) = options.trial {
-        let trial =
-            sandbox::trial::Trial { directory: directory.into(), arguments: vec![TRIAL.to_owned()], level };
-        println!("{}", serde_json::to_string(&sandbox::trial::run(&trial, launcher)?)?);
-        return Ok(ExitCode::SUCCESS);
-    }
     let sealed = options.policy.seal()?;
     let stdin: OwnedFd = std::io::stdin().as_fd().try_clone_to_owned()?;
     let mut confined = sealed.launch(launcher(), level, &options.argv, Some(stdin))?;
@@ -80,6 +78,15 @@ fn run() -> Result<ExitCode, Failure> {
     let status = confined.child.wait()?;
     let code = status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1);
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
+}
+
+/// Says what held, in one line of JSON.
+fn trial(policy: &Policy, off: bool, directory: String) -> Result<ExitCode, Failure> {
+    let level = Support::probe(launcher)?.choose(policy)?;
+    let trial = Trial { directory: directory.into(), arguments: vec![TRIAL.to_owned()], level };
+    let findings = if off { trial::control(&trial, launcher)? } else { trial::run(&trial, launcher)? };
+    println!("{}", serde_json::to_string(&findings)?);
+    Ok(ExitCode::SUCCESS)
 }
 
 #[expect(clippy::disallowed_methods, reason = "the host of this example is the example")]

@@ -60,7 +60,7 @@
 //! | limits | memory, processes, files, file size, processor time, no core dumps | ✓ | ✓ |
 //! | sockets to the host by path | Unix sockets cannot be made at all; outside does not exist | ✓ | ✓ |
 //! | mount namespace | only the system and the roots exist; what may be read is mounted read-only; own `/tmp`, `/dev`, `/proc` | | ✓ |
-//! | pid namespace | nobody else is seen, and everything ends with the program or its launcher | | ✓ |
+//! | pid namespace | nobody else is seen, and everything ends with the program, its launcher or its host | | ✓ |
 //! | ipc, uts, cgroup, user namespaces | own shared memory, queues, names and groups | | ✓ |
 //! | net namespace | for every network but `open` | | ✓ |
 //! | protected paths | mount points: not changed, not replaced, not renamed away | | ✓ |
@@ -69,7 +69,8 @@
 //!
 //! **Full**: nothing outside the roots can be read, listed, asked about or changed, nor anything in read-only roots
 //! changed; no process outside can be seen; none of the session's is left after its end, even if the launcher is
-//! killed, nor if the host is: what holds the [`Lifeline`] holds the session. Of `/etc` the names and sizes can be seen, and the contents of a list of files only.
+//! killed, nor if the host is: who holds the [`Lifeline`] holds the session. Of `/etc` the names and sizes can be seen,
+//! and the contents of a list of files only.
 //!
 //! **Floor**: nothing outside can be read, listed or written. These gaps are named in every report ([`Gap`]): metadata
 //! of files outside can be asked for, mode, times and attributes of the user's *own* files can be changed (as root:
@@ -77,16 +78,23 @@
 //! until somebody ends them. Unix sockets, `/dev/shm`, new terminals and System V IPC are not to be had.
 //!
 //! At either level the sum of memory and of disk space wants a cgroup or a keeper around the launcher; the number of
-//! processes does for root at floor. A name that does not exist cannot be protected, because nothing is put into the
-//! workspace: [`guard::Watch`] tells what has appeared.
+//! processes does for root at floor. Who adds them says so in the report ([`Report::with_cgroup`] and its kin), which
+//! closes their gaps. A name that does not exist cannot be protected, because nothing is put into the workspace:
+//! [`guard::Watch`] tells what has appeared, and sets aside what git would follow elsewhere.
 //!
 //! Whoever launches passes pipes or terminals as stdout and stderr: a file that is open for writing can be written to,
 //! wherever it lies.
 //!
+//! # Whether it holds
+//!
+//! Every launch tries to get out before its program starts, and ends if it can. [`trial::run`] makes several dozen known
+//! escapes in a throw-away session and judges them from outside; [`trial::control`] shows that they get out where nothing
+//! stops them.
+//!
 //! # Where there is none
 //!
-//! [`machine::Machine`] says what is in the way. On other systems, and on a Linux that lacks a layer, [`Support::choose`] returns [`Unavailable`] with what is missing
-//! and what to do. Nothing runs with less than was asked for.
+//! On other systems, and on a Linux that lacks a layer, [`Support::choose`] returns [`Unavailable`] with what is missing
+//! and what to do, and [`machine::Machine`] says what is in the way. Nothing runs with less than was asked for.
 
 #![forbid(unsafe_code)]
 

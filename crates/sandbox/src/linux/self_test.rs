@@ -28,7 +28,7 @@ const AF_VSOCK: u16 = 40;
 #[derive(Debug)]
 pub(super) struct Canary {
     pub(super) name: String,
-    _socket: OwnedFd,
+    pub(super) socket: OwnedFd,
 }
 
 impl Canary {
@@ -49,7 +49,7 @@ impl Canary {
                 io::Error::from(error),
             )
         })?;
-        Ok(Self { name, _socket: socket })
+        Ok(Self { name, socket })
     }
 }
 

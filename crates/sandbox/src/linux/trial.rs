@@ -38,18 +38,22 @@ const INHERITED_MIN: i32 = 100;
 pub(crate) use inside::run as inside;
 
 /// Runs the trial: one session for all attempts, and one that is killed.
-pub(crate) fn run(trial: &Trial, mut launcher: impl FnMut() -> Command) -> Result<Vec<Finding>, TrialError> {
+pub(crate) fn run(
+    trial: &Trial,
+    level: Option<Level>,
+    mut launcher: impl FnMut() -> Command,
+) -> Result<Vec<Finding>, TrialError> {
     let program = PathBuf::from(launcher().get_program());
     let place = Place::make(trial, &program)?;
     let sealed = place.policy(trial.level).seal()?;
-    let mut findings = attempt_all(trial.level, &place, &sealed, launcher())?;
-    findings.push(kill_the_launcher(trial.level, &place, &sealed, launcher())?);
+    let mut findings = attempt_all(level, &place, &sealed, launcher())?;
+    findings.push(kill_the_launcher(level, &place, &sealed, launcher())?);
     findings.sort_by(|one, other| one.name.cmp(&other.name));
     Ok(findings)
 }
 
 fn attempt_all(
-    level: Level,
+    level: Option<Level>,
     place: &Place,
     sealed: &SealedPolicy,
     launcher: Command,
@@ -74,27 +78,28 @@ fn attempt_all(
     // Judged while it lives: what listens inside still does.
     let findings = attempts::ALL.iter().map(|attempt| {
         let did = told.iter().find(|told| told.name == attempt.name).map(|told| &told.did);
-        finding(attempt, level, judge::outcome(attempt, did, place, &session.report().gaps))
+        finding(attempt, level, judge::outcome(attempt, did, place, session.gaps()))
     });
     let findings = findings.collect();
     drop((session, keeps_it_open));
     Ok(findings)
 }
 
-fn finding(attempt: &Attempt, level: Level, outcome: Outcome) -> Finding {
+fn finding(attempt: &Attempt, level: Option<Level>, outcome: Outcome) -> Finding {
     let [floor, full] = attempt.enforced_by;
     let enforced_by = match level {
-        Level::Full if full.is_empty() => floor.to_owned(),
-        Level::Full if floor == "nothing" => full.to_owned(),
-        Level::Full => format!("{floor}, {full}"),
-        Level::Floor => floor.to_owned(),
+        Some(Level::Full) if full.is_empty() => floor.to_owned(),
+        Some(Level::Full) if floor == "nothing" => full.to_owned(),
+        Some(Level::Full) => format!("{floor}, {full}"),
+        Some(Level::Floor) => floor.to_owned(),
+        None => "nothing".to_owned(),
     };
     Finding { name: attempt.name.to_owned(), promise: attempt.promise.to_owned(), enforced_by, outcome }
 }
 
 /// R05: something that has left its session, and a launcher that is killed.
 fn kill_the_launcher(
-    level: Level,
+    level: Option<Level>,
     place: &Place,
     sealed: &SealedPolicy,
     launcher: Command,
@@ -106,15 +111,15 @@ fn kill_the_launcher(
     session.kill();
     let outcome = match pid.and_then(Pid::from_raw) {
         None => Outcome::NotTried { why: "the session left no process behind".to_owned() },
-        Some(_) if session.is_over(level == Level::Full) => Outcome::Held,
+        Some(_) if session.is_over(level == Some(Level::Full)) => Outcome::Held,
         Some(pid) => {
-            if level == Level::Floor {
+            if level != Some(Level::Full) {
                 // Its number is that of the host, and it is there: it holds the session's output.
                 let _ended = kill_process(pid, Signal::KILL);
                 session.is_over(true);
             }
             let gap = Gap::Orphans;
-            if session.report().gaps.contains(&gap) { Outcome::Gap { gap } } else { Outcome::GotOut }
+            if session.gaps().contains(&gap) { Outcome::Gap { gap } } else { Outcome::GotOut }
         }
     };
     drop((session, keeps_it_open));

@@ -22,5 +22,6 @@ mod proxy;
 mod resources;
 mod room;
 mod sharing;
+mod trial;
 mod work;
 mod workspace;

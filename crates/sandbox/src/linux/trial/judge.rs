@@ -49,7 +49,7 @@ pub(super) fn outcome(attempt: &Attempt, did: Option<&Did>, place: &Place, open:
         Judge::Made => place.is_there(attempt.name),
         Judge::Removed => !place.is_there(attempt.name),
         Judge::Tcp(number) => place.hears_tcp(number),
-        Judge::Ended(number) => place.has_ended(number),
+        Judge::Ended(number) => place.has_ended(number, got.is_some()),
         Judge::Seen(seen) => seen(place),
         Judge::Port => got.and_then(|port| port.parse().ok()).is_some_and(|port| place.reaches(port)),
         Judge::Works(seen) => !seen(place),

@@ -4,7 +4,6 @@ use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::Path;
@@ -16,6 +15,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 use rustix::time::Timespec;
 
+use super::super::self_test::Canary;
 use super::inside::{Aim, mode};
 use crate::guard::git_paths;
 use crate::level::{Level, Wanted};
@@ -35,8 +35,13 @@ pub(super) const DATAGRAM: &str = "datagram";
 const TARGETS: &[&str] = &["F03", "F04", "F08", "F09", "F11", "F13", "F21", "F24"];
 /// The configuration of the repository.
 const CONFIGURATION: &str = "[core]\n\trepositoryformatversion = 0\n\tbare = false\n";
+/// Directories that all programs share.
+const SHARED: [&str; 2] = ["/tmp", "/dev/shm"];
 /// The largest file that can be written.
 const FILE_BYTES_MAX: u64 = 1 << 20;
+const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+/// A process that was signalled takes no longer to end.
+const END_WAIT_MAX: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 /// A connection inside a machine takes no longer.
 const CONNECT_WAIT_MAX: Duration = Duration::from_millis(200);
 
@@ -49,7 +54,7 @@ pub(super) struct Place {
     udp: UdpSocket,
     stream: UnixListener,
     datagram: UnixDatagram,
-    hidden: UnixListener,
+    hidden: Canary,
     victims: Vec<(Child, OwnedFd)>,
     shared_name: String,
 }
@@ -79,7 +84,7 @@ impl Place {
             datagram,
             hidden,
             victims: Vec::new(),
-            shared_name: format!("sandbox-trial-{}", getpid().as_raw_nonzero()),
+            shared_name: shared_name(),
             directory: directory.clone(),
         };
         for _ in 0..3 {
@@ -145,7 +150,6 @@ impl Place {
             let id = self.victims.get(number).map(|(child, _)| child.id());
             id.and_then(|id| i32::try_from(id).ok()).unwrap_or_default()
         };
-        let hidden = self.hidden.local_addr()?;
         Ok(Aim {
             scope: self.scope(),
             outside: self.outside(),
@@ -153,8 +157,7 @@ impl Place {
             tcp: [port(one)?, port(two)?, port(three)?],
             tcp6: self.tcp6.as_ref().map(port).transpose()?,
             udp: self.udp.local_addr()?.port(),
-            abstract_socket: String::from_utf8_lossy(hidden.as_abstract_name().unwrap_or_default())
-                .into_owned(),
+            abstract_socket: self.hidden.name.clone(),
             victims: [victim(0), victim(1), victim(2)],
             inherited,
             shared_name: self.shared_name.clone(),
@@ -249,7 +252,7 @@ impl Place {
     }
 
     pub(super) fn hears_abstract(&self) -> bool {
-        is_ready(&self.hidden)
+        is_ready(&self.hidden.socket)
     }
 
     pub(super) fn hears_stream(&self) -> bool {
@@ -260,8 +263,10 @@ impl Place {
         is_ready(&self.datagram)
     }
 
-    pub(super) fn has_ended(&self, number: usize) -> bool {
-        self.victims.get(number).is_some_and(|(_, handle)| is_ready(handle))
+    /// A victim that was signalled takes a moment to end.
+    pub(super) fn has_ended(&self, number: usize, was_signalled: bool) -> bool {
+        let wait = if was_signalled { END_WAIT_MAX } else { NOW };
+        self.victims.get(number).is_some_and(|(_, handle)| is_ready_within(handle, &wait))
     }
 
     /// Whether the host gets to a listener inside.
@@ -277,7 +282,7 @@ impl Drop for Place {
             end(child);
         }
         clear(&self.directory);
-        for directory in ["/tmp", "/dev/shm"] {
+        for directory in SHARED {
             // Made by an attempt that got out, under a name of this process.
             let _not_there = fs::remove_file(Path::new(directory).join(&self.shared_name));
         }
@@ -295,6 +300,13 @@ fn clear(directory: &Utf8Path) {
         // What was never made is not there.
         let _not_there = fs::remove_dir_all(directory.join(name));
     }
+}
+
+/// A name that nothing has in the directories that all share.
+fn shared_name() -> String {
+    let own = getpid().as_raw_nonzero();
+    let is_free = |name: &String| SHARED.iter().all(|path| !Path::new(path).join(name).exists());
+    (0..u16::MAX).map(|number| format!("sandbox-trial-{own}-{number}")).find(is_free).unwrap_or_default()
 }
 
 /// Files, directories and a repository without a commit.
@@ -320,19 +332,18 @@ fn fill(directory: &Utf8Path, program: &Path) -> io::Result<()> {
     fs::write(git.join("config"), CONFIGURATION)
 }
 
-type Sockets = ([TcpListener; 3], UdpSocket, UnixListener, UnixDatagram, UnixListener);
+type Sockets = ([TcpListener; 3], UdpSocket, UnixListener, UnixDatagram, Canary);
 
 fn sockets(directory: &Utf8Path) -> io::Result<Sockets> {
     let local = || listener(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
     let outside = directory.join("outside");
-    let name = format!("sandbox-trial-{}", getpid().as_raw_nonzero());
-    let hidden = std::os::unix::net::SocketAddr::from_abstract_name(name)?;
+    let hidden = Canary::listening().map_err(|refusal| io::Error::other(refusal.message))?;
     Ok((
         [local()?, local()?, local()?],
         UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?,
         UnixListener::bind(outside.join(STREAM))?,
         UnixDatagram::bind(outside.join(DATAGRAM))?,
-        UnixListener::bind_addr(&hidden)?,
+        hidden,
     ))
 }
 
@@ -342,7 +353,10 @@ fn listener(address: SocketAddr) -> io::Result<TcpListener> {
 
 /// Whether there is something to be read, accepted or buried, without waiting for it.
 fn is_ready(descriptor: impl AsFd) -> bool {
+    is_ready_within(descriptor, &NOW)
+}
+
+fn is_ready_within(descriptor: impl AsFd, wait: &Timespec) -> bool {
     let mut ready = [PollFd::new(&descriptor, PollFlags::IN)];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut ready, Some(&now)).is_ok_and(|count| count > 0)
+    poll(&mut ready, Some(wait)).is_ok_and(|count| count > 0)
 }

@@ -2,16 +2,17 @@
 
 use std::io::Read as _;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::process::{ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
 
-use crate::launch::{Confined, LaunchError};
+use crate::gap::Gap;
+use crate::launch::{Confined, LaunchError, Lifeline};
 use crate::level::Level;
-use crate::report::Report;
+use crate::policy::Policy;
 use crate::seal::SealedPolicy;
 
 /// The longest that a session of a trial may take, in seconds.
@@ -21,7 +22,9 @@ const OUTPUT_BYTES_MAX: usize = 4 << 20;
 
 /// A session that ends when this is dropped.
 pub(super) struct Session {
-    confined: Confined,
+    child: Child,
+    gaps: Vec<Gap>,
+    _lifeline: Option<Lifeline>,
     output: Option<ChildStdout>,
     /// What was read and not yet handed out.
     buffer: Vec<u8>,
@@ -31,24 +34,31 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Starts it. `stdin` is what the program waits for the end of.
+    /// Starts it. `stdin` is what the program waits for the end of. Without a level there is no sandbox.
     pub(super) fn start(
         sealed: &SealedPolicy,
         mut launcher: Command,
-        level: Level,
+        level: Option<Level>,
         argv: &[String],
         stdin: OwnedFd,
     ) -> Result<Self, LaunchError> {
-        launcher.stdout(Stdio::piped()).stderr(Stdio::null());
         let program = launcher.get_program().to_string_lossy().into_owned();
-        let timer = timer().map_err(|error| LaunchError::Start { program, source: error.into() })?;
-        let mut confined = sealed.launch(launcher, level, argv, Some(stdin))?;
-        let output = confined.child.stdout.take();
-        Ok(Self { confined, output, buffer: Vec::new(), read: 0, timer })
+        let failed = |source| LaunchError::Start { program: program.clone(), source };
+        let timer = timer().map_err(|error| failed(error.into()))?;
+        let (mut child, gaps, lifeline) = if let Some(level) = level {
+            launcher.stdout(Stdio::piped()).stderr(Stdio::null());
+            let Confined { child, report, lifeline } = sealed.launch(launcher, level, argv, Some(stdin))?;
+            (child, report.gaps, Some(lifeline))
+        } else {
+            (unconfined(sealed.policy(), argv).stdin(stdin).spawn().map_err(failed)?, vec![], None)
+        };
+        let output = child.stdout.take();
+        Ok(Self { child, gaps, _lifeline: lifeline, output, buffer: Vec::new(), read: 0, timer })
     }
 
-    pub(super) fn report(&self) -> &Report {
-        &self.confined.report
+    /// What the report of this session names.
+    pub(super) fn gaps(&self) -> &[Gap] {
+        &self.gaps
     }
 
     /// The next line, or `None` at the end and when the time is up.
@@ -80,8 +90,8 @@ impl Session {
     /// Kills the process that the host started, and it alone.
     pub(super) fn kill(&mut self) {
         // It may have ended by itself.
-        let _ended = self.confined.child.kill();
-        let _buried = self.confined.child.wait();
+        let _ended = self.child.kill();
+        let _buried = self.child.wait();
     }
 
     fn is_ready(&self) -> bool {
@@ -121,6 +131,16 @@ impl Drop for Session {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// The program in its directory, with the environment of the host and its own, and nothing around it.
+#[expect(clippy::disallowed_methods, reason = "shows that the attempts get out where nothing stops them")]
+fn unconfined(policy: &Policy, argv: &[String]) -> Command {
+    let (program, arguments) = argv.split_first().map_or(("", &[][..]), |(first, rest)| (first, rest));
+    let mut command = Command::new(program);
+    command.args(arguments).envs(&policy.environment).current_dir(&policy.directory);
+    command.stdout(Stdio::piped()).stderr(Stdio::null());
+    command
 }
 
 fn timer() -> rustix::io::Result<OwnedFd> {
