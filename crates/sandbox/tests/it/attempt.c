@@ -5,6 +5,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
+#include <linux/fs.h>
+#include <linux/io_uring.h>
+#include <linux/rtnetlink.h>
+#include <net/if.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -47,6 +51,27 @@ static int reads(int fd) {
     return done(fd < 0 ? -1 : read(fd, &byte, 1) == 1 ? 0 : -1);
 }
 
+// One operation of a ring of its own; its result, or the error of the calls that make a ring.
+static long ring(struct io_uring_sqe operation) {
+    struct io_uring_params parameters = {0};
+    int fd = syscall(SYS_io_uring_setup, 1, &parameters);
+    if (fd < 0) return -1;
+    size_t submissions_size = parameters.sq_off.array + parameters.sq_entries * sizeof(unsigned);
+    size_t completions_size = parameters.cq_off.cqes + parameters.cq_entries * sizeof(struct io_uring_cqe);
+    int flags = MAP_SHARED | MAP_POPULATE, both = PROT_READ | PROT_WRITE;
+    char *submissions = mmap(NULL, submissions_size, both, flags, fd, IORING_OFF_SQ_RING);
+    char *completions = mmap(NULL, completions_size, both, flags, fd, IORING_OFF_CQ_RING);
+    struct io_uring_sqe *entries = mmap(NULL, sizeof operation, both, flags, fd, IORING_OFF_SQES);
+    if (submissions == MAP_FAILED || completions == MAP_FAILED || entries == MAP_FAILED) return -1;
+    entries[0] = operation;
+    *(unsigned *)(submissions + parameters.sq_off.array) = 0;
+    __atomic_store_n((unsigned *)(submissions + parameters.sq_off.tail), 1, __ATOMIC_RELEASE);
+    if (syscall(SYS_io_uring_enter, fd, 1, 1, IORING_ENTER_GETEVENTS, NULL, 0) != 1) return -1;
+    struct io_uring_cqe *completion = (struct io_uring_cqe *)(completions + parameters.cq_off.cqes);
+    if (completion->res < 0) errno = -completion->res;
+    return completion->res < 0 ? -1 : completion->res;
+}
+
 static socklen_t unix_address(struct sockaddr_un *address, const char *name, int abstract) {
     memset(address, 0, sizeof *address);
     address->sun_family = AF_UNIX;
@@ -82,6 +107,20 @@ static int files(void) {
     if (IS("utimes")) return done(utimensat(AT_FDCWD, a[2], times, 0));
     if (IS("inotify")) return done(inotify_add_watch(inotify_init(), a[2], IN_ALL_EVENTS));
     if (IS("fanotify")) return done(syscall(SYS_fanotify_init, 0, O_RDONLY));
+    if (IS("fanotify-by-name")) {
+        int fd = syscall(SYS_fanotify_init, 0x200 /* FAN_REPORT_FID, which an ordinary user may */, O_RDONLY);
+        return done(fd < 0 ? -1 : syscall(SYS_fanotify_mark, fd, 1, 0x20L /* FAN_OPEN */, AT_FDCWD, a[2]));
+    }
+    if (IS("ring-open")) {
+        return reads(ring((struct io_uring_sqe){
+            .opcode = IORING_OP_OPENAT, .fd = AT_FDCWD, .addr = (uintptr_t)a[2], .open_flags = O_RDONLY}));
+    }
+    if (IS("flags")) {
+        int flags, fd = open(a[2], O_RDONLY);
+        if (fd < 0 || ioctl(fd, FS_IOC_GETFLAGS, &flags) < 0) return done(-1);
+        flags |= FS_NODUMP_FL;
+        return done(ioctl(fd, FS_IOC_SETFLAGS, &flags));
+    }
     if (IS("set-id-by-open")) return done(open(a[2], O_CREAT | O_WRONLY, 04755));
     if (IS("set-id-by-openat2")) {
         uint64_t how[3] = {O_CREAT | O_WRONLY, 04755, 0};
@@ -105,6 +144,10 @@ static int files(void) {
 static int mounts(void) {
     if (IS("bind")) return done(mount(a[2], a[3], NULL, MS_BIND, NULL));
     if (IS("user-namespace")) return done(unshare(CLONE_NEWUSER | CLONE_NEWNS));
+    if (IS("user-namespace-and-bind")) {
+        if (unshare(CLONE_NEWUSER | CLONE_NEWNS) < 0 || mount(a[2], a[3], NULL, MS_BIND, NULL) < 0) return done(-1);
+        return reads(openat(open(a[3], O_PATH), a[4], O_RDONLY));
+    }
     if (IS("clone-namespace")) {
         long child = syscall(SYS_clone, CLONE_NEWUSER | SIGCHLD, 0, 0, 0, 0);
         if (child == 0) _exit(0);
@@ -116,7 +159,10 @@ static int mounts(void) {
         if (child == 0) _exit(0);
         return done(child);
     }
-    if (IS("open-tree")) return done(syscall(SYS_open_tree, AT_FDCWD, a[2], 1));
+    if (IS("open-tree")) {
+        int tree = syscall(SYS_open_tree, AT_FDCWD, a[2], 1);
+        return tree < 0 ? done(-1) : reads(openat(tree, a[3], O_RDONLY));
+    }
     if (IS("setns")) return done(setns(open("/proc/self/ns/mnt", O_RDONLY), 0));
     if (IS("chroot")) {
         int here = open(".", O_RDONLY | O_DIRECTORY);
@@ -168,7 +214,11 @@ static int processes(void) {
         struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
         struct __user_cap_data_struct data[2];
         if (syscall(SYS_capget, &header, data) < 0) return done(-1);
-        return done(data[0].effective | data[0].permitted | data[1].effective | data[1].permitted ? 0 : -1);
+        unsigned usable = data[0].effective | data[0].permitted | data[1].effective | data[1].permitted;
+        // Those of the bounding set come back with a program that has them, unless none can gain any.
+        int gained = 0, locked = prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0);
+        for (int number = 0; number < 64 && !locked; number++) gained |= prctl(PR_CAPBSET_READ, number) == 1;
+        return done(usable || gained ? 0 : -1);
     }
     if (IS("effective-root")) return done(geteuid() == 0 ? 0 : -1);
     if (IS("forks")) {
@@ -190,6 +240,13 @@ static int processes(void) {
         if (!memory) return done(-1);
         for (size_t i = 0; i < size; i += 4096) memory[i] = 1;
         return done(memory[size / 2] == 1 ? 0 : -1);
+    }
+    if (IS("use-shared-memory")) {
+        size_t size = (size_t)NUM(2) << 20;
+        char *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        if (memory == MAP_FAILED) return done(-1);
+        for (size_t i = 0; i < size; i += 4096) memory[i] = 1;
+        return done(0);
     }
     return -1;
 }
@@ -214,6 +271,23 @@ static int sharing(void) {
     if (IS("make-message-queue")) return done(syscall(SYS_mq_open, a[2], O_RDWR | O_CREAT, 0600, 0));
     if (IS("remove-message-queue")) return done(syscall(SYS_mq_unlink, a[2]));
     if (IS("message-queue")) return done(syscall(SYS_mq_open, a[2], O_RDWR, 0, 0));
+    if (IS("make-key")) {
+        long key = syscall(SYS_add_key, "user", a[2], "secret", 6, -4);
+        return done(key < 0 ? -1 : syscall(SYS_keyctl, 5 /* set the mode: all to its user */, key, 0x3f3f0000));
+    }
+    if (IS("read-key")) {
+        char secret[16];
+        long key = syscall(SYS_keyctl, 10 /* search */, -4, "user", a[2], 0);
+        return done(key < 0 ? -1 : syscall(SYS_keyctl, 11 /* read */, key, secret, sizeof secret));
+    }
+    if (IS("remove-key")) {
+        long key = syscall(SYS_keyctl, 10, -4, "user", a[2], 0);
+        return done(key < 0 ? -1 : syscall(SYS_keyctl, 9 /* unlink */, key, -4));
+    }
+    if (IS("type-into-terminal")) {
+        for (const char *key = a[2]; *key; key++) if (ioctl(0, TIOCSTI, key) < 0) return done(-1);
+        return done(0);
+    }
     if (IS("terminal-input")) {
         // On a pipe: without a filter it is no terminal, with one the call never gets there.
         long result = syscall(SYS_ioctl, 1, 0x5412UL, "x");
@@ -225,6 +299,35 @@ static int sharing(void) {
     }
     return -1;
 }
+
+// Prints the names of all interfaces of this network namespace.
+static int interfaces(void) {
+    struct { struct nlmsghdr header; struct ifinfomsg body; } request = {
+        {sizeof request, RTM_GETLINK, NLM_F_REQUEST | NLM_F_DUMP}, {AF_UNSPEC}};
+    int fd = socket(AF_NETLINK, SOCK_RAW, NETLINK_ROUTE);
+    if (fd < 0 || send(fd, &request, sizeof request, 0) < 0) return done(-1);
+    static char answer[65536];
+    for (;;) {
+        int left = recv(fd, answer, sizeof answer, 0);
+        if (left < 0) return done(-1);
+        for (struct nlmsghdr *h = (void *)answer; NLMSG_OK(h, left); h = NLMSG_NEXT(h, left)) {
+            if (h->nlmsg_type != RTM_NEWLINK) return done(h->nlmsg_type == NLMSG_DONE ? 0 : -1);
+            int size = IFLA_PAYLOAD(h);
+            for (struct rtattr *r = IFLA_RTA(NLMSG_DATA(h)); RTA_OK(r, size); r = RTA_NEXT(r, size))
+                if (r->rta_type == IFLA_IFNAME) printf("%s\n", (char *)RTA_DATA(r));
+        }
+    }
+}
+
+#ifdef __x86_64__
+// A call of the 32-bit kind. What its arguments point to must lie below 4 GiB.
+static long call32(long number, long one, long two, long three) {
+    long result;
+    __asm__ volatile("int $0x80" : "=a"(result) : "a"(number), "b"(one), "c"(two), "d"(three) : "memory");
+    errno = -result;
+    return result < 0 ? -1 : result;
+}
+#endif
 
 static int tcp(int family, int protocol, int port, int fast_open) {
     struct sockaddr_in v4 = {AF_INET, htons(port), {htonl(INADDR_LOOPBACK)}};
@@ -243,6 +346,14 @@ static int network(void) {
     if (IS("tcp6")) return tcp(AF_INET6, 0, NUM(2), 0);
     if (IS("mptcp")) return tcp(AF_INET, 262, NUM(2), 0);
     if (IS("fast-open")) return tcp(AF_INET, 0, NUM(2), 1);
+    if (IS("ring-connect")) {
+        v4.sin_port = htons(NUM(2));
+        long fd = ring((struct io_uring_sqe){.opcode = IORING_OP_SOCKET, .fd = AF_INET, .off = SOCK_STREAM});
+        if (fd < 0) return done(-1);
+        return done(ring((struct io_uring_sqe){
+            .opcode = IORING_OP_CONNECT, .fd = fd, .addr = (uintptr_t)&v4, .off = sizeof v4}));
+    }
+    if (IS("interfaces")) return interfaces();
     if (IS("udp")) {
         v4.sin_port = htons(NUM(2));
         int fd = socket(AF_INET, SOCK_DGRAM, 0);
@@ -262,10 +373,11 @@ static int network(void) {
     }
 #ifdef __x86_64__
     if (IS("int80")) {
-        long result;
-        __asm__ volatile("int $0x80" : "=a"(result) : "a"(359L), "b"(2L), "c"(1L), "d"(0L) : "memory");
-        errno = -result;
-        return done(result < 0 ? -1 : result);
+        struct sockaddr_in *low = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_32BIT, -1, 0);
+        v4.sin_port = htons(NUM(2));
+        *low = v4;
+        long fd = call32(359 /* socket */, AF_INET, SOCK_STREAM, 0);
+        return done(fd < 0 ? -1 : call32(362 /* connect */, fd, (long)low, sizeof v4));
     }
     if (IS("x32")) return done(syscall(0x40000000 | 101, PTRACE_TRACEME, 0, 0, 0) < 0 && errno == ENOSYS ? -1 : 0);
 #endif
@@ -292,6 +404,7 @@ static int kernel(void) {
     // Empty arguments: where the door is open the kernel complains about them, and nothing happens.
     if (IS("bpf")) { long r = syscall(SYS_bpf, 0, NULL, 0); return done(r < 0 && errno != EPERM && errno != ENOSYS ? 0 : r); }
     if (IS("module")) { long r = syscall(SYS_init_module, NULL, 0L, ""); return done(r < 0 && errno != EPERM && errno != ENOSYS ? 0 : r); }
+    if (IS("kexec")) { long r = syscall(SYS_kexec_load, 0L, 0L, NULL, ~0L); return done(r < 0 && errno != EPERM && errno != ENOSYS ? 0 : r); }
     if (IS("newer-than-known")) return done(syscall(467, -1, NULL, 0, NULL, 0) < 0 && errno == ENOSYS ? -1 : 0);
     return -1;
 }

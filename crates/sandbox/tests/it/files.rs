@@ -3,6 +3,8 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 
+use rustix::mount::{UnmountFlags, unmount};
+
 use crate::escape::escapes;
 use crate::room::{Room, Who};
 
@@ -17,11 +19,11 @@ escapes! {
     f26_ask_for_names: Leaks, Leaks, Held => ask_for_names;
     f27_read_attributes: Leaks, Leaks, Held => read_attributes;
     f28_watch_a_directory: Leaks, Leaks, Held => watch_a_directory;
-    f29_fanotify: LeaksForRoot, Held, Held => fanotify;
+    f29_fanotify: Leaks, Held, Held => fanotify;
     f30_open_by_handle: LeaksForRoot, Held, Held => open_by_handle;
     f31_io_uring: Leaks, Held, Held => io_uring;
-    f33_make_a_block_device: Unjudged, Held, Held => make_a_block_device;
-    f39_bind_mount: Unjudged, Held, Held => bind_mount;
+    f33_read_a_disk: Unjudged, Held, Held => read_a_disk;
+    f39_bind_mount: LeaksForRoot, Held, Held => bind_mount;
     f40_user_namespace: Leaks, Held, Held => user_namespace;
     f41_chroot: LeaksForRoot, Held, Held => chroot;
     f43_open_tree: LeaksForRoot, Held, Held => open_tree;
@@ -47,6 +49,7 @@ escapes! {
     f47_change_the_mode_of_a_device: LeaksForRoot, LeaksForRoot, Held => change_the_mode_of_a_device;
     f48_tables_of_the_kernel: Unjudged, Held, Held => tables_of_the_kernel;
     f46_write_what_may_be_read: Leaks, Held, Held => write_what_may_be_read;
+    f49_change_the_flags_of_what_may_be_read: Leaks, Leaks, Held => change_the_flags_of_what_may_be_read;
 }
 
 fn secret_was_read(room: &Room, script: &str) -> bool {
@@ -109,8 +112,9 @@ fn watch_a_directory(room: &Room) -> bool {
     room.attempt_on("inotify", "outside")
 }
 
+/// With the files that others open as root, with their names as anybody.
 fn fanotify(room: &Room) -> bool {
-    room.attempt(&["fanotify"])
+    room.attempt(&["fanotify"]) || room.attempt_on("fanotify-by-name", "outside")
 }
 
 fn open_by_handle(room: &Room) -> bool {
@@ -118,10 +122,15 @@ fn open_by_handle(room: &Room) -> bool {
 }
 
 fn io_uring(room: &Room) -> bool {
-    room.attempt(&["io-uring"])
+    room.attempt_on("ring-open", "outside/secret")
 }
 
-fn make_a_block_device(room: &Room) -> bool {
+fn read_a_disk(room: &Room) -> bool {
+    let disks = fs::read_dir("/sys/class/block").into_iter().flatten().filter_map(Result::ok);
+    let nodes = disks.filter_map(|disk| Some(format!("/dev/{}", disk.file_name().to_str()?)));
+    if nodes.filter(|node| fs::exists(node).unwrap()).any(|node| room.attempt(&["read", &node])) {
+        return true;
+    }
     let device = fs::metadata("/").unwrap().dev();
     let (major, minor) = (rustix::fs::major(device).to_string(), rustix::fs::minor(device).to_string());
     room.attempt(&["mknod", &room.text("scope/device"), &major, &minor])
@@ -129,11 +138,19 @@ fn make_a_block_device(room: &Room) -> bool {
 
 fn bind_mount(room: &Room) -> bool {
     fs::create_dir(room.path("scope/place")).unwrap();
-    room.attempt(&["bind", &room.text("outside"), &room.text("scope/place")])
+    room.attempt(&["bind", &room.text("outside"), &room.text("scope/place")]);
+    let bound = room.path("scope/place/secret").exists();
+    if bound {
+        unmount(room.path("scope/place"), UnmountFlags::DETACH).unwrap();
+    }
+    bound
 }
 
 fn user_namespace(room: &Room) -> bool {
-    room.attempt(&["user-namespace"])
+    fs::create_dir(room.path("scope/place")).unwrap();
+    let (outside, place) = (room.text("outside"), room.text("scope/place"));
+    room.attempt(&["user-namespace-and-bind", &outside, &place, "secret"])
+        || room.attempt(&["user-namespace"])
 }
 
 fn chroot(room: &Room) -> bool {
@@ -141,7 +158,7 @@ fn chroot(room: &Room) -> bool {
 }
 
 fn open_tree(room: &Room) -> bool {
-    room.attempt(&["open-tree", "/"])
+    room.attempt(&["open-tree", &room.text("outside"), "secret"])
 }
 
 fn enter_another_mount_namespace(room: &Room) -> bool {
@@ -240,9 +257,15 @@ fn change_times(room: &Room) -> bool {
 }
 
 fn open_controls_of_the_kernel(room: &Room) -> bool {
-    ["/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger", "/sys/kernel/uevent_helper"]
-        .iter()
-        .any(|file| room.attempt(&["open-for-writing", file]))
+    let controls = [
+        "/proc/sys/kernel/core_pattern",
+        "/proc/sysrq-trigger",
+        "/sys/kernel/uevent_helper",
+        "/sys/fs/cgroup/cgroup.procs",
+        "/sys/fs/cgroup/unified/cgroup.procs",
+        "/sys/fs/cgroup/memory/cgroup.procs",
+    ];
+    controls.iter().any(|file| room.attempt(&["open-for-writing", file]))
 }
 
 /// Whether a file that is made inside is seen outside.
@@ -284,6 +307,11 @@ fn write_what_may_be_read(room: &Room) -> bool {
         room.attempt_on("create", "readable/new");
     }
     fs::read_to_string(room.path("readable/text")).unwrap() != "text" || room.path("readable/new").exists()
+}
+
+/// The flags of `chattr` are the owner's, who needs no more than an open file.
+fn change_the_flags_of_what_may_be_read(room: &Room) -> bool {
+    room.attempt_on("flags", "readable/text")
 }
 
 /// To what it is already: where it succeeds nothing changes.

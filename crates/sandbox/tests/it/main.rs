@@ -16,6 +16,7 @@ mod kernel;
 mod launches;
 mod levels;
 mod lifeline;
+mod names;
 mod network;
 mod processes;
 mod proxy;

@@ -1,5 +1,6 @@
 //! Nothing leaves a session without a network, by whatever kind of packet.
 
+use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt as _;
@@ -14,13 +15,15 @@ escapes! {
     n01_tcp: Leaks, Held, Held => tcp;
     n02_bind_and_listen: Leaks, Held, Held => bind_and_listen;
     n03_udp: Leaks, Held, Held => udp;
-    n10_tcp_over_ipv6: Unjudged, Held, Held => tcp_over_ipv6;
+    n10_tcp_over_ipv6: Leaks, Held, Held => tcp_over_ipv6;
     n11_mptcp: Unjudged, Held, Held => mptcp;
-    n12_fast_open: Unjudged, Held, Held => fast_open;
+    n12_fast_open: Leaks, Held, Held => fast_open;
     n14_listen_without_bind: Leaks, Held, Held => listen_without_bind;
+    n08_io_uring: Leaks, Held, Held => io_uring;
+    n08_io_uring_with_a_network: Leaks, Held, Held => io_uring_with_a_network;
     n15_calls_of_32_bits: Unjudged, Held, Held => calls_of_32_bits;
     n04_raw_and_packet_sockets: LeaksForRoot, Held, Held => raw_and_packet_sockets;
-    n06_interfaces_of_the_host: Unjudged, Held, Held => interfaces_of_the_host;
+    n06_interfaces_of_the_host: Leaks, Held, Held => interfaces_of_the_host;
     n07_socket_to_the_hypervisor: Unjudged, Held, Held => socket_to_the_hypervisor;
     k08_algorithm_and_netfilter_sockets: Unjudged, Held, Held => algorithm_and_netfilter_sockets;
 }
@@ -81,7 +84,16 @@ fn listen_without_bind(room: &Room) -> bool {
 }
 
 fn calls_of_32_bits(room: &Room) -> bool {
-    cfg!(target_arch = "x86_64") && room.attempt(&["int80"])
+    cfg!(target_arch = "x86_64") && reaches(room, "int80", "127.0.0.1:0")
+}
+
+fn io_uring(room: &Room) -> bool {
+    reaches(room, "ring-connect", "127.0.0.1:0")
+}
+
+/// The network may be open: by a ring nobody would see which sockets are made.
+fn io_uring_with_a_network(room: &Room) -> bool {
+    room.guard == Guard::Off || reaches(&room.with(&["--net", "open"]), "ring-connect", "127.0.0.1:0")
 }
 
 fn raw_and_packet_sockets(room: &Room) -> bool {
@@ -90,8 +102,14 @@ fn raw_and_packet_sockets(room: &Room) -> bool {
 }
 
 fn interfaces_of_the_host(room: &Room) -> bool {
-    let listed = room.shell("cat /proc/net/dev; true");
-    String::from_utf8_lossy(&listed.stdout).lines().any(|line| line.contains(':') && !line.contains(" lo:"))
+    let listed = room
+        .shell(&format!("{} interfaces; cut -d: -f1 -s /proc/net/dev; true", room.text("readable/attempt")));
+    let text = String::from_utf8_lossy(&listed.stdout).into_owned();
+    let hosts = fs::read_dir("/sys/class/net").unwrap().map(|entry| entry.unwrap().file_name());
+    // Every network has a loopback. A host that has nothing else has nothing to show.
+    let hosts: Vec<_> = hosts.map(|name| name.into_string().unwrap()).filter(|name| name != "lo").collect();
+    let shown = text.lines().any(|line| hosts.iter().any(|name| name == line.trim()));
+    shown || (hosts.is_empty() && room.guard == Guard::Off)
 }
 
 fn socket_to_the_hypervisor(room: &Room) -> bool {
@@ -137,9 +155,9 @@ fn loopback_is_its_own() {
 
 /// A stand-in for the host's proxy: answers each connection with what it heard first.
 fn proxy(room: &Room) -> thread::JoinHandle<String> {
-    std::fs::create_dir(room.path("proxy")).unwrap();
+    fs::create_dir(room.path("proxy")).unwrap();
     let listener = UnixListener::bind(room.path("proxy/socket")).unwrap();
-    std::fs::set_permissions(room.path("proxy/socket"), std::fs::Permissions::from_mode(0o777)).unwrap();
+    fs::set_permissions(room.path("proxy/socket"), fs::Permissions::from_mode(0o777)).unwrap();
     thread::spawn(move || {
         let (mut connection, _) = listener.accept().unwrap();
         let mut request = [0; 64];

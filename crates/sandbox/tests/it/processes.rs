@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::Stdio;
 
 use crate::escape::escapes;
-use crate::room::{Room, Who, confine_program};
+use crate::room::{Guard, Room, Who, confine_program, said};
 
 escapes! {
     i01_kill: Leaks, Held, Held => kill;
@@ -22,13 +22,14 @@ escapes! {
     i17_limits_and_priority: Leaks, Held, Held => limits_and_priority;
     i17_priority_of_all_processes: Leaks, Held, Unjudged => priority_of_all;
     i18_terminal_input: Leaks, Held, Held => terminal_input;
-    i19_inherited_descriptors: Unjudged, Held, Held => inherited_descriptors;
-    i19_output_opened_again: Unjudged, Held, Held => output_opened_again;
-    i20_environment_of_the_launcher: Unjudged, Held, Held => environment_of_the_launcher;
+    i18_typing_into_the_callers_terminal: LeaksForRoot, Held, Held => typing_into_the_callers_terminal;
+    i19_inherited_descriptors: Leaks, Held, Held => inherited_descriptors;
+    i19_output_opened_again: Leaks, Held, Held => output_opened_again;
+    i20_environment_of_the_launcher: Leaks, Held, Held => environment_of_the_launcher;
     i22_core_dumps: Unjudged, Held, Held => core_dumps;
     i26_set_user_id_program: LeaksForUser, Held, Held => set_user_id_program;
-    i27_capabilities: LeaksForRoot, Held, Held => capabilities;
-    i37_environment_of_the_outer_launcher: Unjudged, Held, Held => look_into_the_launcher;
+    i27_capabilities: Leaks, Held, Held => capabilities;
+    i37_environment_of_the_outer_launcher: Leaks, Held, Held => look_into_the_launcher;
 }
 
 /// Whether a signal reaches a process outside, as that process tells it.
@@ -114,6 +115,21 @@ fn terminal_input(room: &Room) -> bool {
     room.attempt(&["terminal-input"]) || room.attempt(&["terminal-input-high-bits"])
 }
 
+/// The terminal shows what was typed, so the effect is seen in what the terminal prints.
+fn typing_into_the_callers_terminal(room: &Room) -> bool {
+    if room.guard == Guard::Off && room.who == Who::User {
+        // The kernel may keep it from all but root.
+        return false;
+    }
+    let program = room.text("readable/attempt");
+    let words = room.options_for(&[&program, "type-into-terminal", "typed"]);
+    let quoted: Vec<_> = words.iter().map(|word| format!("'{word}'")).collect();
+    let line = format!("{} {} > /dev/null; true", confine_program().display(), quoted.join(" "));
+    let output = room.outside("script").args(["-qec", &line, "/dev/null"]).output().unwrap();
+    assert!(output.status.success(), "script (of util-linux) makes the terminal: {}", said(&output));
+    String::from_utf8_lossy(&output.stdout).contains("typed")
+}
+
 fn inherited_descriptors(room: &Room) -> bool {
     let script = "exec 9<\"$1\" 10<\"$2\"; shift 2; exec \"$@\"";
     let inside = "cat <&9; cat /proc/self/fd/9 /dev/fd/9; cat /proc/self/fd/10/secret; ls -l /proc/self/fd";
@@ -147,14 +163,19 @@ fn core_dumps(room: &Room) -> bool {
     String::from_utf8_lossy(&output.stdout).trim() != "0"
 }
 
-/// Only root can make such a program, and only others gain from it.
+/// Only root can make such a program, and only others gain from it. Where the tests are not root, those of the system
+/// are as good: nothing but `no_new_privs` keeps a session from them.
 fn set_user_id_program(room: &Room) -> bool {
     if room.who == Who::Root {
         return false;
     }
+    if !rustix::process::getuid().is_root() {
+        return !String::from_utf8_lossy(&room.shell("cat /proc/self/status").stdout)
+            .contains("NoNewPrivs:\t1");
+    }
     let program = room.path("readable/attempt");
     fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
-    rustix::process::getuid().is_root() && room.attempt(&["effective-root"])
+    room.attempt(&["effective-root"])
 }
 
 fn capabilities(room: &Room) -> bool {

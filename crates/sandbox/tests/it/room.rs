@@ -113,15 +113,20 @@ impl Room {
         }
     }
 
+    /// The command, as the session's user.
+    pub(crate) fn as_user(&self, mut command: Command) -> Command {
+        if let Some(number) = self.who.number() {
+            command.uid(number).gid(number);
+        }
+        command
+    }
+
     /// A command outside, as the session's user.
     #[expect(clippy::disallowed_methods, reason = "the tests are the host")]
     pub(crate) fn outside(&self, program: &str) -> Command {
         let mut command = Command::new("timeout");
         command.args(["-k", "5", ATTEMPT_SECONDS_MAX, program]).stdin(Stdio::null());
-        if let Some(number) = self.who.number() {
-            command.uid(number).gid(number);
-        }
-        command
+        self.as_user(command)
     }
 
     /// A command that runs `argv` inside.
