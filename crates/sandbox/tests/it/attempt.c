@@ -220,6 +220,7 @@ static int processes(void) {
         for (int number = 0; number < 64 && !locked; number++) gained |= prctl(PR_CAPBSET_READ, number) == 1;
         return done(usable || gained ? 0 : -1);
     }
+    if (IS("programs-may-gain")) return done(prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) ? -1 : 0);
     if (IS("effective-root")) return done(geteuid() == 0 ? 0 : -1);
     if (IS("forks")) {
         long made = 0, wanted = NUM(2);

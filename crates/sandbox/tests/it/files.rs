@@ -270,7 +270,7 @@ fn open_controls_of_the_kernel(room: &Room) -> bool {
 
 /// Whether a file that is made inside is seen outside.
 fn shows_outside(room: &Room, directory: &str) -> bool {
-    let name = format!("{directory}/sandbox-test-{}-{:?}", std::process::id(), room.who);
+    let name = format!("{directory}/{}", room.mark());
     room.attempt(&["create", &name]);
     let seen = fs::exists(&name).unwrap();
     if seen {

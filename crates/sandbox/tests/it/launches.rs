@@ -21,13 +21,13 @@ escapes! {
 const BOTH: [Level; 2] = [Level::Floor, Level::Full];
 
 #[expect(clippy::disallowed_methods, reason = "the tests are the host")]
-fn launcher() -> Command {
+pub(crate) fn launcher() -> Command {
     let mut command = Command::new(confine_program());
     command.arg("__launch").stdout(Stdio::piped()).stderr(Stdio::inherit());
     command
 }
 
-fn policy(room: &Room) -> Policy {
+pub(crate) fn policy(room: &Room) -> Policy {
     let scope = room.text("scope");
     Policy::new(scope.as_str()).allow_write(scope.as_str()).with_variable("PATH", "/usr/bin:/bin")
 }

@@ -10,6 +10,7 @@
     reason = "as in every test; most of these are made by a macro"
 )]
 
+mod crowd;
 mod escape;
 mod files;
 mod kernel;

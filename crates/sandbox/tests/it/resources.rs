@@ -66,11 +66,6 @@ fn many_files_in_tmp(room: &Room) -> bool {
     room.shell("for n in 1 2 3 4; do head -c 1048576 /dev/zero > /tmp/$n || exit 1; done").status.success()
 }
 
-/// A word for a command line that no other process has.
-fn mark(room: &Room) -> String {
-    format!("{}{:?}{:?}", room.text("scope"), room.who, room.guard)
-}
-
 /// A script that starts a process which leaves its group and its session, and goes on when that one runs with its mark.
 fn daemon(mark: &str) -> String {
     let daemon = "echo there > there; exec </dev/null >/dev/null 2>&1; sleep 300 & wait";
@@ -87,7 +82,7 @@ fn end_all(mark: &str) {
 }
 
 fn daemon_after_the_end(room: &Room) -> bool {
-    let mark = mark(room);
+    let mark = room.mark();
     assert_eq!(room.shell(&daemon(&mark)).stdout, b"there\n");
     let left = !processes_with(&mark).is_empty();
     end_all(&mark);
@@ -97,7 +92,7 @@ fn daemon_after_the_end(room: &Room) -> bool {
 /// At full the death of any of its processes is the end of all, with nobody left to see to it. Elsewhere the launcher
 /// has become the program, and what it started goes on until a keeper ends it.
 fn daemon_after_the_launcher_is_killed(room: &Room) -> bool {
-    let mark = mark(room);
+    let mark = room.mark();
     let script = format!("{} wait", daemon(&mark));
     let mut host = room.inside(&["/bin/sh", "-c", &script]).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(host.stdout.take().unwrap()).lines();

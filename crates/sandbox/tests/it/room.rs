@@ -83,7 +83,7 @@ impl Room {
         }
         fs::write(room.path("outside/secret"), "secret").unwrap();
         fs::write(room.path("readable/text"), "text").unwrap();
-        fs::copy(attempt_program(), room.path("readable/attempt")).unwrap();
+        fs::copy(compiled("attempt", include_str!("attempt.c")), room.path("readable/attempt")).unwrap();
         for path in ["scope", "readable", "readable/text", "outside", "outside/secret"] {
             room.give(path);
         }
@@ -104,6 +104,13 @@ impl Room {
 
     pub(crate) fn text(&self, name: &str) -> String {
         self.path(name).to_str().unwrap().to_owned()
+    }
+
+    /// A word that no other room has: for names outside of all rooms, and for command lines.
+    pub(crate) fn mark(&self) -> String {
+        let place =
+            self.base.path().file_name().unwrap().to_str().unwrap().trim_start_matches('.').to_owned();
+        format!("sandbox-test-{place}-{:?}-{:?}", self.who, self.guard)
     }
 
     /// Makes the session's user the owner.
@@ -240,26 +247,25 @@ pub(crate) fn confine_program() -> PathBuf {
     program
 }
 
-/// The program of attempts, compiled once for each version of its text.
+/// A program in C, compiled once for each version of its text.
 #[expect(clippy::disallowed_methods, reason = "the C compiler is a prerequisite of the tests")]
-fn attempt_program() -> PathBuf {
-    let source = include_str!("attempt.c");
+pub(crate) fn compiled(name: &str, source: &str) -> PathBuf {
     let mark = source.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("attempt-{mark:016x}"));
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{mark:016x}"));
     if !program.exists() {
         // Tests run at once: each compiles beside, and the last one to finish gives the name.
         let beside = program.with_extension(std::process::id().to_string());
         let mut compiler = Command::new("cc")
-            .args(["-O1", "-w", "-static", "-x", "c", "-o"])
+            .args(["-O1", "-w", "-static", "-pthread", "-x", "c", "-o"])
             .arg(&beside)
             .arg("-")
             .stdin(Stdio::piped())
             .spawn()
             .expect("a C compiler named cc");
         compiler.stdin.take().unwrap().write_all(source.as_bytes()).unwrap();
-        assert!(compiler.wait().unwrap().success(), "attempt.c does not compile");
+        assert!(compiler.wait().unwrap().success(), "{name}.c does not compile");
         fs::rename(beside, &program).unwrap();
     }
     program

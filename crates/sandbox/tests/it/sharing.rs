@@ -21,7 +21,7 @@ escapes! {
 /// With the host's network around, so that nothing but the sandbox's own rules stand between.
 fn abstract_socket(room: &Room) -> bool {
     let room = room.with(&["--net", "open"]);
-    let name = format!("sandbox-test-{}-{:?}-{:?}", std::process::id(), room.who, room.guard);
+    let name = room.mark();
     let address = SocketAddr::from_abstract_name(&name).unwrap();
     let listener = UnixListener::bind_addr(&address).unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -61,7 +61,7 @@ fn shared_memory(room: &Room) -> bool {
 }
 
 fn message_queue(room: &Room) -> bool {
-    let name = format!("sandbox-test-{}-{:?}", std::process::id(), room.who);
+    let name = room.mark();
     assert!(room.attempt_outside(&["make-message-queue", &name]).status.success());
     let opened = room.attempt(&["message-queue", &name]);
     assert!(room.attempt_outside(&["remove-message-queue", &name]).status.success());
@@ -69,7 +69,7 @@ fn message_queue(room: &Room) -> bool {
 }
 
 fn keyrings(room: &Room) -> bool {
-    let name = format!("sandbox-test-{}-{:?}", std::process::id(), room.who);
+    let name = room.mark();
     assert!(room.attempt_outside(&["make-key", &name]).status.success(), "the kernel has no keyrings");
     let read = room.attempt(&["read-key", &name]);
     assert!(room.attempt_outside(&["remove-key", &name]).status.success());
