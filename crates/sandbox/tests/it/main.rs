@@ -11,6 +11,7 @@
 )]
 
 mod crowd;
+mod degraded;
 mod escape;
 mod files;
 mod kernel;
