@@ -152,7 +152,7 @@ fn no_namespaces_is_floor() {
     }
 }
 
-/// As where AppArmor lets a namespace be made and takes its capabilities.
+/// As where `AppArmor` lets a namespace be made and takes its capabilities.
 #[test]
 fn no_mounts_is_floor() {
     for call in [

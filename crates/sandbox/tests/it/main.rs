@@ -26,5 +26,6 @@ mod resources;
 mod room;
 mod sharing;
 mod trial;
+mod toolchains;
 mod work;
 mod workspace;
