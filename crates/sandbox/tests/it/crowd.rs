@@ -8,7 +8,7 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use sandbox::{Level, SealedPolicy};
 
 use crate::launches::{launcher, policy};
-use crate::room::{Guard, Room, Victim, Who, compiled, said, skipped};
+use crate::room::{Guard, Room, Victim, Who, said, skipped};
 
 /// Sessions one after the other, at each level and for each user in turn.
 const SESSIONS: usize = 200;
@@ -70,7 +70,7 @@ fn crowd(guard: Guard, expected: &[&str]) {
     for who in Who::all() {
         let room = Room::new(guard, who);
         let outside = Outside::of(&room);
-        fs::copy(compiled("crowd", include_str!("crowd.c")), room.path("readable/crowd")).unwrap();
+        room.put("crowd", include_str!("crowd.c"), "readable/crowd");
         let (place, mine, program) =
             (room.text("outside"), room.text("scope/mine"), room.text("readable/crowd"));
         let argv = [&program, &place, &outside.victim.pid(), &room.mark(), &outside.port(), &mine];

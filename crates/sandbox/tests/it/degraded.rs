@@ -6,7 +6,7 @@ use std::process::Output;
 use libc::c_long;
 use sandbox::{Offer, RefusalCode, Support};
 
-use crate::room::{Guard, Room, Who, compiled, confine_program, said, skipped};
+use crate::room::{Guard, Room, Who, confine_program, said, skipped};
 
 /// What the machine says when it refuses: not permitted, not there, not valid. Nought: that it was done.
 const NOT_PERMITTED: i32 = libc::EPERM;
@@ -36,7 +36,7 @@ struct Poor<'a> {
 
 impl<'a> Poor<'a> {
     fn new(room: Room, lacking: &'a [String]) -> Self {
-        fs::copy(compiled("degrade", include_str!("degrade.c")), room.path("outside/degrade")).unwrap();
+        room.put("degrade", include_str!("degrade.c"), "outside/degrade");
         Self { room, lacking }
     }
 

@@ -83,7 +83,7 @@ impl Room {
         }
         fs::write(room.path("outside/secret"), "secret").unwrap();
         fs::write(room.path("readable/text"), "text").unwrap();
-        fs::copy(compiled("attempt", include_str!("attempt.c")), room.path("readable/attempt")).unwrap();
+        room.put("attempt", include_str!("attempt.c"), "readable/attempt");
         for path in ["scope", "readable", "readable/text", "outside", "outside/secret"] {
             room.give(path);
         }
@@ -111,6 +111,14 @@ impl Room {
         let place =
             self.base.path().file_name().unwrap().to_str().unwrap().trim_start_matches('.').to_owned();
         format!("sandbox-test-{place}-{:?}-{:?}", self.who, self.guard)
+    }
+
+    /// Puts a program in C there. Another process copies it: what this one has open for writing, a child that another
+    /// thread starts in this moment has open as well, and then the program cannot be run.
+    #[expect(clippy::disallowed_methods, reason = "the tests are the host")]
+    pub(crate) fn put(&self, name: &str, source: &str, place: &str) {
+        let copied = Command::new("cp").arg(compiled(name, source)).arg(self.path(place)).status().unwrap();
+        assert!(copied.success());
     }
 
     /// Makes the session's user the owner.
@@ -249,14 +257,15 @@ pub(crate) fn confine_program() -> PathBuf {
 
 /// A program in C, compiled once for each version of its text.
 #[expect(clippy::disallowed_methods, reason = "the C compiler is a prerequisite of the tests")]
-pub(crate) fn compiled(name: &str, source: &str) -> PathBuf {
+fn compiled(name: &str, source: &str) -> PathBuf {
     let mark = source.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{mark:016x}"));
     if !program.exists() {
         // Tests run at once: each compiles beside, and the last one to finish gives the name.
-        let beside = program.with_extension(std::process::id().to_string());
+        let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let beside = directory.path().join(name);
         let mut compiler = Command::new("cc")
             .args(["-O1", "-w", "-static", "-pthread", "-x", "c", "-o"])
             .arg(&beside)
