@@ -25,7 +25,7 @@ mod proxy;
 mod resources;
 mod room;
 mod sharing;
-mod trial;
 mod toolchains;
+mod trial;
 mod work;
 mod workspace;
