@@ -253,7 +253,8 @@ fn what_a_session_calls_itself_does_not_confuse_us() {
 fn doctor_and_completion_work_anywhere() {
     let home = Home::new();
     let findings = home.run(&["--json", "doctor"]).ok().json().remove(0);
-    let store = findings.as_array().unwrap().iter().find(|finding| finding["check"] == "store").unwrap();
+    let store =
+        findings["findings"].as_array().unwrap().iter().find(|finding| finding["check"] == "store").unwrap();
     assert_eq!(store["level"], "ok");
     let completion = home.run(&["completion", "bash"]).ok().stdout;
     assert!(completion.contains("roomette"));

@@ -42,12 +42,15 @@ use crate::failure::{Failure, Kind, Outcome};
 pub const KEEPER: &str = "__keeper";
 /// The hidden first argument by which this program is the launcher of a sandbox.
 pub const LAUNCHER: &str = "__launch";
+/// The hidden first argument by which this program tries to break out of a sandbox.
+pub const TRIAL: &str = "__trial";
 
 fn main() -> ExitCode {
     // Before a runtime or a thread starts: both fork, and a sandbox is taken on by a single thread.
     match std::env::args_os().nth(1) {
         Some(first) if first == KEEPER => return session_runner::process::keeper_main(),
         Some(first) if first == LAUNCHER => sandbox::launcher::main(),
+        Some(first) if first == TRIAL => sandbox::trial::main(),
         Some(_) | None => {}
     }
     let cli = match Cli::try_parse() {

@@ -1,5 +1,6 @@
 //! What the sandbox of this machine can hold: found out once, by trying.
 
+use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
 use camino::Utf8PathBuf;
@@ -30,6 +31,12 @@ impl Launcher {
         &self.arguments
     }
 
+    /// It, as a command that is not started yet.
+    #[must_use]
+    pub fn command(&self) -> Command {
+        spawn::tried_launcher(&self.program, &self.arguments)
+    }
+
     /// What this machine offers. The first call tries it, which takes some milliseconds and blocks: on a runtime, call it
     /// from a thread that may. A trial that failed by itself is made again.
     pub fn support(&self) -> Result<Support, LaunchError> {
@@ -37,7 +44,7 @@ impl Launcher {
         if let Some(support) = &*known {
             return Ok(support.clone());
         }
-        let support = Support::probe(|| spawn::tried_launcher(&self.program, &self.arguments))?;
+        let support = Support::probe(|| self.command())?;
         Ok(known.insert(support).clone())
     }
 }

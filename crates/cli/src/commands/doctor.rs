@@ -1,5 +1,7 @@
 //! `roomette doctor`: what this machine offers, what is missing, and what to do about it.
 
+mod sandbox;
+
 use serde::Serialize;
 use session_runner::doctor as machine;
 
@@ -16,6 +18,14 @@ struct Finding {
     found: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     hint: Option<String>,
+}
+
+/// All that was found.
+#[derive(Serialize)]
+struct Checkup<'a> {
+    findings: &'a [Finding],
+    #[serde(rename = "sandbox")]
+    confinement: &'a sandbox::Confinement,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -39,17 +49,13 @@ pub async fn execute(context: &Context) -> Outcome<()> {
         found: probe.found,
         hint: probe.hint.map(Into::into),
     }));
-    findings.push(Finding {
-        check: "sandbox",
-        level: Level::Warning,
-        found: "runs are not confined by the kernel in this version: a task can touch whatever you can"
-            .into(),
-        hint: Some("run only what you would run yourself".into()),
-    });
+    let (finding, confinement) = sandbox::look(context).await;
+    findings.push(finding);
     if context.json {
-        output::json(&findings)?;
+        output::json(&Checkup { findings: &findings, confinement: &confinement })?;
     } else {
         print(&findings)?;
+        output::line(&confinement.text())?;
     }
     let errors = findings.iter().filter(|finding| finding.level == Level::Error).count();
     if errors == 0 { Ok(()) } else { Err(Failure::new(Kind::Error, format!("{errors} checks failed"))) }
