@@ -4,9 +4,12 @@ use std::collections::BTreeMap;
 use std::fs::{File, Permissions};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 
+use std::sync::{Arc, LazyLock};
+
 use camino::{Utf8Path, Utf8PathBuf};
 use session_core::Env;
 use session_core::names::Principal;
+use session_runner::Launcher;
 use session_runner::workspace::{Git, HostEnvironment, Layout};
 use session_store::{Durability, OpenError, OpenOptions, SqlStore, StoreUrl};
 
@@ -29,6 +32,13 @@ pub struct Context {
     pub json: bool,
     /// The caller's environment, as far as it is text.
     pub environment: Vec<(String, String)>,
+}
+
+/// This program as the launcher of sandboxes: one for all, so that what the machine offers is found out once.
+pub fn launcher() -> Arc<Launcher> {
+    static LAUNCHER: LazyLock<Arc<Launcher>> =
+        LazyLock::new(|| Arc::new(Launcher::new("/proc/self/exe", vec![crate::LAUNCHER.into()])));
+    Arc::clone(&LAUNCHER)
 }
 
 impl Context {
@@ -65,9 +75,9 @@ impl Context {
         Layout::new(&self.paths.data)
     }
 
-    /// git, with the allowed part of the caller's environment.
+    /// git, with the allowed part of the caller's environment, and a sandbox for trees that sessions have left.
     pub fn git(&self) -> Git {
-        Git::new(&self.host_environment())
+        Git::new(&self.host_environment()).with_launcher(launcher())
     }
 
     /// The allowed part of the caller's environment.

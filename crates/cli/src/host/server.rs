@@ -6,7 +6,7 @@ use std::time::Duration;
 use session_manager::recovery::OnHostLoss;
 use session_runner::process::KeeperProgram;
 use session_runner::workspace::log::LogRotation;
-use session_runner::{Door, Launcher, Progress, Runner, RunnerOptions};
+use session_runner::{Door, Progress, Runner, RunnerOptions};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
@@ -262,7 +262,7 @@ fn options(context: &Context) -> RunnerOptions {
             arguments: vec![crate::KEEPER.into()],
             stderr: Some(context.paths.host_log()),
         },
-        launcher: Arc::new(Launcher::new("/proc/self/exe", vec![crate::LAUNCHER.into()])),
+        launcher: crate::context::launcher(),
         renew_every: Duration::from_secs(15),
     }
 }

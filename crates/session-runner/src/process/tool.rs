@@ -11,9 +11,11 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use rustix::time::{ClockId, Timespec, clock_gettime};
+use sandbox::Policy;
 
 use super::pump::set_nonblocking;
 use super::spawn;
+use crate::confinement::Launcher;
 
 /// The most that is kept of each of a tool's two outputs; the rest is read and dropped.
 const MAX_OUTPUT_BYTES: usize = 1 << 20;
@@ -45,7 +47,27 @@ pub(crate) fn run(
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()?;
-    let outputs = watch(&mut child, bound);
+    finish(&mut child, bound)
+}
+
+/// Runs it in a sandbox, as [`run`] does without one. Of the launch itself every failure is an error.
+pub(crate) fn run_confined(
+    launcher: &Launcher,
+    policy: Policy,
+    argv: &[String],
+    bound: Duration,
+) -> io::Result<Finished> {
+    let level = launcher.support().map_err(io::Error::other)?.choose(&policy).map_err(io::Error::other)?;
+    let sealed = policy.seal().map_err(io::Error::other)?;
+    let mut command = launcher.command();
+    command.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut confined = sealed.launch(command, level, argv, None).map_err(io::Error::other)?;
+    finish(&mut confined.child, bound)
+}
+
+/// Its output and its end; a tool that takes too long is killed.
+fn finish(child: &mut Child, bound: Duration) -> io::Result<Finished> {
+    let outputs = watch(child, bound);
     if outputs.is_err() {
         // It is our child and not yet reaped, so its id is still its own.
         let _gone = Pid::from_raw(i32::try_from(child.id()).unwrap_or_default())

@@ -65,10 +65,9 @@ fn root_of(entry: &Utf8Path, home: Option<&Utf8Path>) -> Utf8PathBuf {
     let above = entry.parent().filter(|_| matches!(entry.file_name(), Some("bin" | "sbin" | "shims")));
     let alone = above.filter(|above| {
         let deep = above.components().count() > 2;
-        let in_home = home.is_some_and(|home| {
-            home.starts_with(above) || HOLDING_MORE.iter().any(|name| *above == home.join(name))
-        });
-        deep && !in_home
+        let in_home = home.is_some_and(|home| home.starts_with(above));
+        // Whoever's it is: a service, or `sudo`, has another home than the one that `PATH` leads into.
+        deep && !in_home && !above.file_name().is_some_and(|name| HOLDING_MORE.contains(&name))
     });
     alone.unwrap_or(entry).to_owned()
 }
@@ -107,6 +106,11 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let home = Utf8PathBuf::from_path_buf(fs::canonicalize(directory.path()).unwrap()).unwrap();
         fs::create_dir(home.join("bin")).unwrap();
+        fs::create_dir_all(home.join(".cargo/bin")).unwrap();
+        for caller in [Some(home.as_path()), Some(Utf8Path::new("/nowhere")), None] {
+            let found = toolchains(&format!("{home}/.cargo/bin"), caller, |_| true);
+            assert_eq!(found.roots, BTreeSet::from([home.join(".cargo/bin")]), "{caller:?}");
+        }
         let found = toolchains(&format!("{home}/bin"), Some(&home), |_| true);
         assert_eq!(found.roots, BTreeSet::from([home.join("bin")]));
     }

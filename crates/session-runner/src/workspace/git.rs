@@ -1,13 +1,17 @@
 //! git as a tool: arguments as data, never a shell, never a question to a person.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
-use camino::Utf8Path;
+use camino::{Utf8Path, Utf8PathBuf};
+use sandbox::{Policy, guard};
 
 use super::environment::HostEnvironment;
 use super::error::WorkspaceError;
+use crate::confinement::Launcher;
 use crate::process::tool;
+use crate::scope::toolchains;
 
 /// The longest that git may take; checking out a very large project takes minutes.
 const BOUND: Duration = Duration::from_mins(15);
@@ -28,10 +32,14 @@ const SETTINGS: [(&str, &str); 9] = [
     ("GIT_CONFIG_VALUE_1", "false"),
 ];
 
+/// Variables that lead to a person's settings, which are none of a sandbox's business.
+const OF_PERSON: [&str; 2] = ["HOME", "XDG_CONFIG_HOME"];
+
 /// git, with the environment that it runs in.
 #[derive(Debug, Clone)]
 pub struct Git {
     environment: Vec<(String, String)>,
+    launcher: Option<Arc<Launcher>>,
 }
 
 impl Git {
@@ -41,7 +49,24 @@ impl Git {
         let is_set_here = |name: &str| SETTINGS.iter().any(|(setting, _)| *setting == name);
         let inherited = host.pairs().iter().filter(|(name, _)| !is_set_here(name)).cloned();
         let settings = SETTINGS.iter().map(|(name, value)| ((*name).into(), (*value).into()));
-        Self { environment: inherited.chain(settings).collect() }
+        Self { environment: inherited.chain(settings).collect(), launcher: None }
+    }
+
+    /// With a launcher of sandboxes for trees that sessions have worked in.
+    #[must_use]
+    pub fn with_launcher(mut self, launcher: Arc<Launcher>) -> Self {
+        self.launcher = Some(launcher);
+        self
+    }
+
+    /// What may be done with a tree that a session in a sandbox has left. Repositories name programs in more ways than can be
+    /// forbidden one by one (filters, drivers, repositories within), so git looks at it in a sandbox of its own: it may read
+    /// the tree and the repository behind it, and nothing else.
+    pub(super) fn looking_at(&self, work: &Utf8Path) -> Looking<'_> {
+        Looking {
+            git: self,
+            roots: guard::common_git_directory(work).into_iter().chain([work.to_owned()]).collect(),
+        }
     }
 
     /// What git says of itself, such as `git version 2.47.3`.
@@ -71,6 +96,51 @@ impl Git {
             }
             WorkspaceError::Io { doing: "run git in", path: project.to_owned(), source }
         })
+    }
+}
+
+/// git, looking at a tree that somebody else has left. Changes nothing.
+#[derive(Debug)]
+pub(super) struct Looking<'g> {
+    git: &'g Git,
+    roots: Vec<Utf8PathBuf>,
+}
+
+impl Looking<'_> {
+    /// Runs git there and leaves it to the caller what a failure means.
+    pub(super) fn try_run(
+        &self,
+        work: &Utf8Path,
+        arguments: &[&str],
+    ) -> Result<tool::Finished, WorkspaceError> {
+        // Where nothing can be confined, no session was either: it could have done all of it itself.
+        let confines =
+            |launcher: &&Arc<Launcher>| launcher.support().is_ok_and(|support| support.best().is_some());
+        let Some(launcher) = self.git.launcher.as_ref().filter(confines) else {
+            return self.git.try_run(work, arguments);
+        };
+        let passed = self.git.environment.iter().filter(|(name, _)| !OF_PERSON.contains(&name.as_str()));
+        let path =
+            self.git.environment.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path.as_str());
+        let tools = toolchains(path.unwrap_or_default(), None, |_| true).roots;
+        let policy = Policy::new(work).with_variable("GIT_CONFIG_GLOBAL", "/dev/null");
+        let policy = passed.fold(policy, |policy, (name, value)| policy.with_variable(name, value));
+        let policy = self.roots.iter().cloned().chain(tools).fold(policy, Policy::allow_read);
+        let argv: Vec<_> = ["git"].iter().chain(arguments).map(|word| (*word).to_owned()).collect();
+        tool::run_confined(launcher, policy, &argv, BOUND).map_err(|source| WorkspaceError::Io {
+            doing: "look in a sandbox at",
+            path: work.to_owned(),
+            source,
+        })
+    }
+
+    /// Runs git there; its standard output without the last newline.
+    pub(super) fn run(&self, work: &Utf8Path, arguments: &[&str]) -> Result<String, WorkspaceError> {
+        let finished = self.try_run(work, arguments)?;
+        if finished.success {
+            return text(finished.stdout, work, arguments);
+        }
+        Err(failed(work, arguments, &finished.stderr))
     }
 }
 

@@ -54,7 +54,7 @@ pub fn remove(layout: &Layout, git: &Git, removal: &Removal<'_>) -> Result<Remov
         }
         if let Some(repository) = &worktree {
             if dir.work().exists() {
-                repository.remove(git, &dir.work(), removal.force)?;
+                repository.remove(git, &dir.work())?;
             }
             removed.branch = Some(repository.delete_branch(git, &dir.branch())?);
         }

@@ -78,26 +78,10 @@ impl Repository {
         }
     }
 
-    /// Removes the worktree. Without `force` git itself looks once more for work that would be lost.
-    pub(super) fn remove(&self, git: &Git, work: &Utf8Path, force: bool) -> Result<(), WorkspaceError> {
-        let gently = ["worktree", "remove", "--", work.as_str()];
-        let anyway = ["worktree", "remove", "--force", "--", work.as_str()];
-        if force {
-            return git.run(&self.project, &anyway).map(drop);
-        }
-        let answer = git.try_run(&self.project, &gently)?;
-        let said = String::from_utf8_lossy(&answer.stderr);
-        if answer.success {
-            return Ok(());
-        }
-        if said.contains("submodules") {
-            // git never removes those gently. That all is saved was seen before.
-            return git.run(&self.project, &anyway).map(drop);
-        }
-        if said.contains("modified or untracked") {
-            return Err(WorkspaceError::InUse { path: work.to_owned(), why: said.trim().into() });
-        }
-        Err(failed(&self.project, &gently, &answer.stderr))
+    /// Removes the worktree, whatever it holds: whether that is saved was seen before, in a sandbox. git itself would look
+    /// once more without one, and run what the session's repository names.
+    pub(super) fn remove(&self, git: &Git, work: &Utf8Path) -> Result<(), WorkspaceError> {
+        git.run(&self.project, &["worktree", "remove", "--force", "--", work.as_str()]).map(drop)
     }
 
     /// Deletes the branch if it carries nothing of its own.
@@ -105,7 +89,8 @@ impl Repository {
         if !self.has_branch(git, branch)? {
             return Ok(BranchFate::Deleted);
         }
-        let commits = own_commits(git, &self.project, &[branch], branch)?;
+        let ask = |question: &[&str]| git.run(&self.project, question);
+        let commits = own_commits(ask, &self.project, &[branch], branch)?;
         if commits > 0 {
             return Ok(BranchFate::Kept { commits });
         }
@@ -114,7 +99,7 @@ impl Repository {
     }
 
     fn has_branch(&self, git: &Git, branch: &str) -> Result<bool, WorkspaceError> {
-        has_branch(git, &self.project, branch)
+        Ok(git.try_run(&self.project, &is_branch(&ref_of(branch)))?.success)
     }
 }
 
@@ -171,7 +156,7 @@ impl fmt::Display for WorktreeState {
     }
 }
 
-/// Looks for unsaved work. Changes nothing.
+/// Looks for unsaved work, in a sandbox where git has a launcher. Changes nothing.
 #[must_use]
 pub fn inspect(git: &Git, work: &Utf8Path, branch: &str) -> WorktreeState {
     if !work.is_dir() {
@@ -193,13 +178,15 @@ fn look(git: &Git, work: &Utf8Path, branch: &str) -> Result<WorktreeState, Works
         "--untracked-files=all",
         "--ignore-submodules=none",
     ];
+    let git = git.looking_at(work);
     let files = git.try_run(work, &status)?;
     if !files.success {
         return Err(failed(work, &status, &files.stderr));
     }
     let files = files.stdout.split(|byte| *byte == 0).filter(|entry| !entry.is_empty()).count();
-    let tips: &[&str] = if has_branch(git, work, branch)? { &["HEAD", branch] } else { &["HEAD"] };
-    let commits = own_commits(git, work, tips, branch)?;
+    let has_branch = git.try_run(work, &is_branch(&ref_of(branch)))?.success;
+    let tips: &[&str] = if has_branch { &["HEAD", branch] } else { &["HEAD"] };
+    let commits = own_commits(|question| git.run(work, question), work, tips, branch)?;
     Ok(if files == 0 && commits == 0 {
         WorktreeState::Saved
     } else {
@@ -207,17 +194,26 @@ fn look(git: &Git, work: &Utf8Path, branch: &str) -> Result<WorktreeState, Works
     })
 }
 
-fn has_branch(git: &Git, directory: &Utf8Path, branch: &str) -> Result<bool, WorkspaceError> {
-    let name = format!("refs/heads/{branch}");
-    Ok(git.try_run(directory, &["show-ref", "--verify", "--quiet", &name])?.success)
+fn ref_of(branch: &str) -> String {
+    format!("refs/heads/{branch}")
+}
+
+/// The question whether there is such a branch.
+fn is_branch(name: &str) -> [&str; 4] {
+    ["show-ref", "--verify", "--quiet", name]
 }
 
 /// How many commits of the tips no other branch, remote or tag has.
-fn own_commits(git: &Git, directory: &Utf8Path, tips: &[&str], branch: &str) -> Result<u64, WorkspaceError> {
+fn own_commits(
+    ask: impl Fn(&[&str]) -> Result<String, WorkspaceError>,
+    directory: &Utf8Path,
+    tips: &[&str],
+    branch: &str,
+) -> Result<u64, WorkspaceError> {
     let exclude = format!("--exclude={branch}");
     let mut question = vec!["rev-list", "--count"];
     question.extend_from_slice(tips);
     question.extend_from_slice(&["--not", &exclude, "--branches", "--remotes", "--tags", "--"]);
-    let count = git.run(directory, &question)?;
+    let count = ask(&question)?;
     count.parse().map_err(|_| failed(directory, &question, count.as_bytes()))
 }

@@ -5,10 +5,9 @@ use sandbox::machine::Machine;
 use sandbox::trial::{self, Finding as Attempt, Outcome, Trial};
 use sandbox::{Level, Offer, Report, Support};
 use serde::Serialize;
-use session_runner::Launcher;
 
 use super::{Finding, Level as Severity};
-use crate::context::Context;
+use crate::context::{Context, launcher};
 use crate::failure::{Failure, Kind, Outcome as Result};
 use crate::output;
 
@@ -52,7 +51,7 @@ pub(super) async fn look(context: &Context) -> (Finding, Confinement) {
 }
 
 fn tried(data: &camino::Utf8Path) -> Result<Confinement> {
-    let launcher = Launcher::new("/proc/self/exe", vec![crate::LAUNCHER.into()]);
+    let launcher = launcher();
     let support = launcher
         .support()
         .map_err(|error| Failure::caused(Kind::Error, "the sandbox could not be tried", &error))?;
