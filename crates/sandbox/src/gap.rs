@@ -13,7 +13,8 @@ use crate::report::Holder;
 pub enum Gap {
     /// Names, sizes, times and extended attributes of files outside can be asked for.
     MetadataRead,
-    /// Mode, owner, times and extended attributes of the user's own files outside can be changed.
+    /// Mode, group, times, flags and extended attributes of the user's own files outside and in read-only roots can be
+    /// changed.
     MetadataChange,
     /// Activity in directories outside can be watched.
     Watch,
@@ -25,7 +26,7 @@ pub enum Gap {
     Orphans,
     /// The number of processes is not limited.
     Processes,
-    /// The sum of memory is not limited; that of each process can be.
+    /// The sum of memory is not limited, nor what is shared; the private memory of each process can be.
     MemorySum,
     /// The sum of what is written to disk is not limited; a single file can be.
     DiskSum,
@@ -84,7 +85,8 @@ impl Gap {
         match self {
             Self::MetadataRead => "names, sizes, times and attributes of files outside can be asked for",
             Self::MetadataChange => {
-                "mode, owner, times and attributes of the user's own files outside can be changed"
+                "mode, group, times, flags and attributes of the user's own files outside and in read-only roots can be \
+                 changed"
             }
             Self::Watch => "activity in directories outside can be watched",
             Self::ProtectedPaths => "protected paths in the workspace, such as git hooks, can be changed",

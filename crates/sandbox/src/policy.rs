@@ -81,7 +81,7 @@ pub enum Network {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
-    /// Writable memory of each process, in bytes. The sum over all processes wants a cgroup.
+    /// Private memory of each process, in bytes. The sum over all processes, and what they share, want a cgroup.
     pub memory_bytes: Option<u64>,
     /// Processes and threads at once. At full as root no fewer than 301 can be enforced.
     pub processes: Option<u64>,

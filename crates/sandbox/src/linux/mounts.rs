@@ -8,7 +8,9 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use camino::{Utf8Path, Utf8PathBuf};
-use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, mkdirat, openat, openat2, symlinkat};
+use rustix::fs::{
+    CWD, FileType, Mode, OFlags, ResolveFlags, fstat, mkdirat, openat, openat2, stat, symlinkat,
+};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, MoveMountFlags,
@@ -238,7 +240,17 @@ impl Builder {
             .and_then(|()| pivot_root(".", "."))
             .and_then(|()| unmount(".", UnmountFlags::DETACH))
             .and_then(|()| chdir("/"))
-            .map_err(|error| failed("the new root cannot be entered", error))
+            .map_err(|error| failed("the new root cannot be entered", error))?;
+        // A filter around this process may say that a call was made which never was.
+        let (built, entered) = fstat(&self.root)
+            .and_then(|built| Ok((built, stat("/")?)))
+            .map_err(|error| failed("the new root cannot be looked at", error))?;
+        if (built.st_dev, built.st_ino) == (entered.st_dev, entered.st_ino) {
+            return Ok(());
+        }
+        let message = "the root was not changed, although the system says so: look at what filters the system calls of \
+                       this process";
+        Err(Refusal::new(RefusalCode::Mounts, message))
     }
 }
 

@@ -5,7 +5,8 @@ use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 
-use rustix::process::{Resource, Rlimit, getrlimit, getuid, setrlimit};
+use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, getrlimit, getuid, prlimit, setrlimit};
 
 use super::wire::refusal;
 use crate::level::{Level, Refusal, RefusalCode};
@@ -26,12 +27,14 @@ const PID_MAX_OF_NAMESPACE: (u32, u32) = (6, 14);
 pub(super) fn limit(level: Level, limits: &Limits, holder: Holder) -> Result<(), Refusal> {
     let processes = limits.processes.map(|count| match (level, holder) {
         (Level::Full, _) => count.saturating_add(OWN_PROCESSES),
-        // Root is not held by it, and the kernel counts all the user's processes.
+        // Root is not held by it.
         (Level::Floor, Holder::Nobody) => count,
         (Level::Floor, _) => count.saturating_add(threads_of_user()),
     });
+    // Where limits cannot be set at all, this says so; to ask for one would be a panic there.
+    prlimit(None, Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })
+        .map_err(|error| not_set(Resource::Core, error))?;
     for (resource, value) in [
-        (Resource::Core, Some(0)),
         (Resource::Msgqueue, Some(0)),
         (Resource::Memlock, Some(LOCKED_BYTES_MAX)),
         (Resource::Fsize, limits.file_size_bytes),
@@ -51,9 +54,11 @@ pub(super) fn limit_open_files(limits: &Limits) -> Result<(), Refusal> {
 
 fn set(resource: Resource, value: Option<u64>) -> Result<(), Refusal> {
     let Some(value) = value else { return Ok(()) };
-    setrlimit(resource, lowered(&getrlimit(resource), value)).map_err(|error| {
-        refusal(RefusalCode::Limits, format!("the limit {resource:?} cannot be set"), io::Error::from(error))
-    })
+    setrlimit(resource, lowered(&getrlimit(resource), value)).map_err(|error| not_set(resource, error))
+}
+
+fn not_set(resource: Resource, error: Errno) -> Refusal {
+    refusal(RefusalCode::Limits, format!("the limit {resource:?} cannot be set"), io::Error::from(error))
 }
 
 /// Both limits at `value`, or at what the process may have at most.

@@ -30,10 +30,8 @@ pub(super) struct Roots {
 
 /// Restricts this thread, and whatever it starts, for good. Returns the kernel's ABI.
 pub(super) fn restrict(level: Level, policy: &Policy, roots: &Roots) -> Result<i32, Refusal> {
-    let failed = |error: &dyn std::fmt::Display| {
-        let message = format!("Landlock cannot be had with all that a session wants (ABI 6): {error}");
-        Refusal::new(RefusalCode::Landlock, message)
-    };
+    let failed =
+        |error: &dyn std::fmt::Display| Refusal::new(RefusalCode::Landlock, missing(look().0, error));
     let mut rules = create(policy).map_err(|error| failed(&error))?;
     for place in places(level, policy) {
         rules = match open(Utf8Path::new(&place.path)) {
@@ -58,16 +56,32 @@ pub(super) fn restrict(level: Level, policy: &Policy, roots: &Roots) -> Result<i
     Ok(kernel_abi.unwrap_or(effective_abi as i32))
 }
 
+/// Why a session cannot be restricted, for people.
+fn missing(landlock: Landlock, error: &dyn std::fmt::Display) -> String {
+    let least = LEAST as i32;
+    match landlock {
+        Landlock::Missing => format!("this kernel has no Landlock, and a session wants ABI {least} of it"),
+        Landlock::Disabled => "Landlock is switched off on this kernel".to_owned(),
+        Landlock::Available { abi } if abi < least => {
+            format!("this kernel has ABI {abi} of Landlock, and a session wants {least}")
+        }
+        Landlock::Available { abi } => {
+            format!("Landlock (ABI {abi}) cannot be applied as a session wants it: {error}")
+        }
+    }
+}
+
 /// What the kernel has of Landlock, and which of its known faults are repaired.
 ///
 /// The kernel's answer is to be had from a restriction only, so a thread takes one on and ends.
 pub(crate) fn look() -> (Landlock, Vec<String>) {
-    let restricted = std::thread::spawn(|| {
+    let restricted = std::thread::Builder::new().spawn(|| {
         let rules = Ruleset::default().set_compatibility(CompatLevel::BestEffort);
         let rules = rules.handle_access(AccessFs::Execute).and_then(Ruleset::create);
         rules.and_then(RulesetCreated::restrict_self).map(|status| status.landlock).ok()
     });
-    let landlock = match restricted.join().ok().flatten() {
+    let status = restricted.ok().and_then(|thread| thread.join().ok().flatten());
+    let landlock = match status {
         Some(LandlockStatus::Available { effective_abi, kernel_abi }) => {
             Landlock::Available { abi: kernel_abi.unwrap_or(effective_abi as i32) }
         }
@@ -181,4 +195,24 @@ fn using() -> BitFlags<AccessFs> {
 /// Everything but devices.
 fn changing() -> BitFlags<AccessFs> {
     AccessFs::from_all(LEAST) & !(AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_said_in_words() {
+        for (landlock, expected) in [
+            (Landlock::Missing, "this kernel has no Landlock, and a session wants ABI 6 of it"),
+            (Landlock::Disabled, "Landlock is switched off on this kernel"),
+            (Landlock::Available { abi: 5 }, "this kernel has ABI 5 of Landlock, and a session wants 6"),
+            (
+                Landlock::Available { abi: 7 },
+                "Landlock (ABI 7) cannot be applied as a session wants it: no room",
+            ),
+        ] {
+            assert_eq!(missing(landlock, &"no room"), expected);
+        }
+    }
 }
