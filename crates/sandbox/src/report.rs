@@ -15,7 +15,7 @@ pub struct Report {
     pub policy: String,
     /// The kernel's Landlock ABI.
     pub landlock_abi: i32,
-    /// Instructions of the filter of system calls, all programs together.
+    /// Instructions of the filter of system calls.
     pub seccomp_instructions: usize,
     /// Namespaces of its own.
     pub namespaces: Vec<String>,

@@ -1,6 +1,7 @@
 //! Host and launcher on Linux: one file a layer.
 
 mod capabilities;
+mod filter;
 mod host;
 mod loopback;
 mod mount_table;

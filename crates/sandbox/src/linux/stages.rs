@@ -198,7 +198,7 @@ fn confine(
     target: &Target<'_>,
 ) -> Result<Report, Refusal> {
     let (level, policy) = (request.level, &request.policy);
-    let programs = seccomp::programs(level, &policy.network)?;
+    let program = seccomp::program(level, &policy.network);
     resources::limit(level, &policy.limits, holder)?;
     capabilities::drop_all()?;
     let landlock_abi = rules::restrict(level, policy, roots)?;
@@ -207,13 +207,13 @@ fn confine(
         let hidden = set_dumpable_behavior(DumpableBehavior::NotDumpable);
         hidden.map_err(|error| refusal(RefusalCode::Capabilities, "not dumpable", io::Error::from(error)))?;
     }
-    seccomp::install(&programs)?;
+    seccomp::install(&program)?;
     let verified = self_test::run(target)?;
     Ok(Report {
         level,
         policy: request.digest.clone(),
         landlock_abi,
-        seccomp_instructions: programs.iter().map(Vec::len).sum(),
+        seccomp_instructions: program.len(),
         namespaces: if level == Level::Full { namespaces::names(&policy.network) } else { vec![] },
         network: policy.network.clone(),
         processes_held_by: holder,

@@ -6,10 +6,21 @@ use libc::c_long;
 /// inside.
 pub(super) const HIGHEST_KNOWN: u32 = 466;
 
-const IOPRIO_WHO_PROCESS: u64 = 1;
+const IOPRIO_WHO_PROCESS: u32 = 1;
 const SYS_STATMOUNT: c_long = 457;
 const SYS_LISTMOUNT: c_long = 458;
 const SYS_FCHMODAT2: c_long = 452;
+
+/// Said not to exist at every level.
+pub(super) const MISSING: &[c_long] = &[
+    // Its flags lie in memory, where a filter cannot read them: it could make namespaces.
+    libc::SYS_clone3,
+    libc::SYS_io_uring_setup,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+    // Its mode lies in memory as well: it could make set-user-id files.
+    libc::SYS_openat2,
+];
 
 /// Refused at every level.
 pub(super) const ALWAYS: &[c_long] = &[
@@ -104,10 +115,10 @@ pub(super) const AT_FLOOR: &[c_long] = &[
 ];
 
 /// Refused at floor where the argument is not this number: another process than the caller (0), or more than one.
-pub(super) const WITH_OTHERS: &[(c_long, u8, u64)] = &[
+pub(super) const WITH_OTHERS: &[(c_long, u8, u32)] = &[
     (libc::SYS_prlimit64, 0, 0),
     // A process, and not all of a group or of a user.
-    (libc::SYS_setpriority, 0, libc::PRIO_PROCESS as u64),
+    (libc::SYS_setpriority, 0, libc::PRIO_PROCESS),
     (libc::SYS_setpriority, 1, 0),
     (libc::SYS_ioprio_set, 0, IOPRIO_WHO_PROCESS),
     (libc::SYS_ioprio_set, 1, 0),
