@@ -14,6 +14,7 @@ use std::fs;
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus, Output, Stdio};
+use std::rc::Rc;
 use std::time::Instant;
 
 use sandbox::{Level, Network, Policy, SealedPolicy};
@@ -28,6 +29,8 @@ const STAT: &str = "__stat";
 const SPAWNS: usize = 500;
 const ROUNDS: usize = 15;
 const CALLS: u32 = 200_000;
+/// The spawns of hosts with little and with much memory are measured in so many turns.
+const BLOCKS: usize = 10;
 /// By how much `--quick` divides all of them.
 const QUICK_DIVISOR: usize = 10;
 
@@ -89,17 +92,7 @@ fn run(words: &[String]) -> Outcome {
     let place = Place::new()?;
     let mut table = Table::default();
 
-    let spawn = |place: &Place| compare(sized(SPAWNS), |way| place.time(way, &["/bin/true"], 0));
-    let spawned = spawn(&place)?;
-    table.row("spawn of /bin/true, no network", Show::Milliseconds, spawned, &Target::Milliseconds(5.0));
-    let open = Place { sealed: place.sealed_with(Network::Open)?, ..place };
-    table.row("the same, the host's network", Show::Milliseconds, spawn(&open)?, &Target::Milliseconds(5.0));
-    let place = Place { sealed: open.sealed_with(Network::None)?, ..open };
-    let resident = black_box(vec![1_u8; RESIDENT_BYTES]);
-    let beside = Target::RatioTo(RESIDENT_RATIO_MAX, spawned[2]);
-    table.row("spawn, 1 GiB in the host, no network", Show::Milliseconds, spawn(&place)?, &beside);
-    drop(black_box(resident));
-
+    spawn(&mut table, &place, sized(SPAWNS))?;
     let rounds = sized(ROUNDS);
     for (name, what) in [("open and close", OPEN), ("stat", STAT)] {
         let figures = compare(rounds, |way| place.time_of_call(way, what, sized(CALLS as usize)))?;
@@ -120,27 +113,65 @@ fn run(words: &[String]) -> Outcome {
     Ok(())
 }
 
-/// All ways in turn, so that whatever else the machine does is spread over them. The medians, in seconds.
-fn compare(rounds: usize, mut measure: impl FnMut(Way) -> Outcome<f64>) -> Outcome<[f64; 3]> {
-    let mut figures = [Vec::new(), Vec::new(), Vec::new()];
-    // The first of each fills caches and is not counted.
-    for round in 0..=rounds {
-        for (way, figures) in WAYS.into_iter().zip(&mut figures) {
-            let seconds = measure(way).map_err(|error| format!("{way:?}: {error}"))?;
-            if round > 0 {
-                figures.push(seconds);
+/// A host with little memory and one with much, in turn, and a session with the host's network.
+fn spawn(table: &mut Table, place: &Place, spawns: usize) -> Outcome {
+    let open = place.with_network(Network::Open)?;
+    let (mut little, mut much, mut reached) = (Samples::default(), Samples::default(), Samples::default());
+    for _ in 0..BLOCKS {
+        let measure = |place: &Place, samples: &mut Samples| {
+            samples.add(spawns.div_ceil(BLOCKS), |way| place.time(way, &["/bin/true"], 0))
+        };
+        measure(place, &mut little)?;
+        measure(&open, &mut reached)?;
+        let resident = black_box(vec![1_u8; RESIDENT_BYTES]);
+        measure(place, &mut much)?;
+        drop(black_box(resident));
+    }
+    let [little, much, reached] = [little, much, reached].map(Samples::medians);
+    let most = Target::Milliseconds(5.0);
+    table.row("spawn of /bin/true, no network", Show::Milliseconds, little, &most);
+    table.row("the same, the host's network", Show::Milliseconds, reached, &most);
+    let beside = Target::RatioTo(RESIDENT_RATIO_MAX, little[2]);
+    table.row("no network, 1 GiB in the host", Show::Milliseconds, much, &beside);
+    Ok(())
+}
+
+/// Seconds, for each way.
+#[derive(Default)]
+struct Samples([Vec<f64>; 3]);
+
+impl Samples {
+    /// All ways in turn, so that whatever else the machine does is spread over them.
+    fn add(&mut self, rounds: usize, mut measure: impl FnMut(Way) -> Outcome<f64>) -> Outcome {
+        // The first of each fills caches and is not counted.
+        for round in 0..=rounds {
+            for (way, samples) in WAYS.into_iter().zip(&mut self.0) {
+                let seconds = measure(way).map_err(|error| format!("{way:?}: {error}"))?;
+                if round > 0 {
+                    samples.push(seconds);
+                }
             }
         }
+        Ok(())
     }
-    Ok(figures.map(|mut figures| {
-        figures.sort_by(f64::total_cmp);
-        figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
-    }))
+
+    fn medians(self) -> [f64; 3] {
+        self.0.map(|mut samples| {
+            samples.sort_by(f64::total_cmp);
+            samples.get(samples.len() / 2).copied().unwrap_or(f64::NAN)
+        })
+    }
+}
+
+fn compare(rounds: usize, measure: impl FnMut(Way) -> Outcome<f64>) -> Outcome<[f64; 3]> {
+    let mut samples = Samples::default();
+    samples.add(rounds, measure)?;
+    Ok(samples.medians())
 }
 
 /// Where the work is done: a directory that may be written, and one with this program in it that may be read.
 struct Place {
-    directory: TempDir,
+    kept: Rc<TempDir>,
     base: PathBuf,
     program: String,
     sealed: SealedPolicy,
@@ -148,7 +179,7 @@ struct Place {
 
 impl Place {
     fn new() -> Outcome<Self> {
-        let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
+        let directory = Rc::new(tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?);
         let base = fs::canonicalize(directory.path())?;
         for name in ["scope", "readable"] {
             fs::create_dir(base.join(name))?;
@@ -157,11 +188,17 @@ impl Place {
         fs::copy(std::env::current_exe()?, &program)?;
         let program = utf8(&program)?;
         let sealed = policy(&base, Network::None)?.seal()?;
-        Ok(Self { directory, base, program, sealed })
+        Ok(Self { kept: directory, base, program, sealed })
     }
 
-    fn sealed_with(&self, network: Network) -> Outcome<SealedPolicy> {
-        Ok(policy(self.directory.path(), network)?.seal()?)
+    fn with_network(&self, network: Network) -> Outcome<Self> {
+        let sealed = policy(&self.base, network)?.seal()?;
+        Ok(Self {
+            kept: Rc::clone(&self.kept),
+            base: self.base.clone(),
+            program: self.program.clone(),
+            sealed,
+        })
     }
 
     /// The command without a sandbox, with the same environment.
@@ -230,7 +267,6 @@ impl Place {
 }
 
 fn policy(base: &Path, network: Network) -> Outcome<Policy> {
-    let base = fs::canonicalize(base)?;
     let (scope, readable) = (utf8(&base.join("scope"))?, utf8(&base.join("readable"))?);
     Ok(Policy::new(scope.as_str())
         .allow_write(scope.as_str())
