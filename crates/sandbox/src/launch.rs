@@ -1,5 +1,6 @@
 //! What a host hears of a launch: the program that runs, or why none does.
 
+use std::fs::File;
 use std::io;
 #[cfg(unix)]
 use std::os::fd::OwnedFd;
@@ -23,6 +24,10 @@ pub struct Confined {
     pub report: Report,
     /// What the session hangs on: to be kept for as long as it may run.
     pub lifeline: Lifeline,
+    /// At full, `/proc/PID/io` of the session's first process: what it counts are the processes that nobody else has
+    /// waited for. Nobody may look into that process, so an ordinary user cannot open the file; what is open can be
+    /// read, again and again from its beginning. `None` at floor, and where the kernel does not count.
+    pub account: Option<File>,
 }
 
 /// The host's end of a session's lifeline. At [`Level::Full`](crate::Level::Full) the launcher ends the session with all

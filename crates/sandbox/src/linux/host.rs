@@ -1,11 +1,12 @@
 //! The host's side: starts the launcher, hands it the policy, and hears what was applied.
 
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 
-use super::wire::{ANSWER_BYTES_MAX, Answer, Request, Stage, VERSION, send};
+use super::wire::{ANSWER_BYTES_MAX, Answer, Request, Stage, VERSION, receive_byte, send};
 use crate::launch::{ANSWER_WAIT_MAX, Confined, LaunchError, Lifeline};
 use crate::level::{Level, Offer, Support};
 use crate::policy::{Network, Policy};
@@ -35,10 +36,10 @@ impl SealedPolicy {
         let Started { mut child, socket } = self.start(launcher, level, argv, stdin)?;
         match answer(&socket, level) {
             // The socket on which it was told is the lifeline from now on: nothing more is said on it.
-            Ok(Answer::Confined(report)) => {
-                Ok(Confined { child, report, lifeline: Lifeline::new(socket.into()) })
+            Ok((Answer::Confined(report), account)) => {
+                Ok(Confined { child, report, lifeline: Lifeline::new(socket.into()), account })
             }
-            Ok(Answer::Refused(refusal)) => {
+            Ok((Answer::Refused(refusal), _)) => {
                 end(&mut child);
                 Err(LaunchError::Refused { program: argv.first().cloned().unwrap_or_default(), refusal })
             }
@@ -59,8 +60,7 @@ impl SealedPolicy {
         let program = launcher.get_program().to_string_lossy().into_owned();
         let failed = |source| LaunchError::Start { program: program.clone(), source };
         let (here, there) = UnixStream::pair().map_err(&failed)?;
-        let stdin =
-            stdin.map_or_else(|| std::fs::File::open("/dev/null").map(OwnedFd::from), Ok).map_err(&failed)?;
+        let stdin = stdin.map_or_else(|| File::open("/dev/null").map(OwnedFd::from), Ok).map_err(&failed)?;
         let request = Request {
             version: VERSION,
             stage: Stage::Outer,
@@ -92,7 +92,7 @@ impl Support {
             let Started { mut child, socket } = sealed.start(command, level, &[], None)?;
             let answer = answer(&socket, level);
             end(&mut child);
-            Ok(match answer.map_err(LaunchError::Silent)? {
+            Ok(match answer.map_err(LaunchError::Silent)?.0 {
                 Answer::Confined(report) => Offer::Works { report },
                 Answer::Refused(refusal) => Offer::Missing { refusal },
             })
@@ -101,15 +101,18 @@ impl Support {
     }
 }
 
-/// The launcher's last word. At full it speaks once, when the program runs. At floor it becomes the program, which ends
-/// the socket; if that fails it speaks again.
-fn answer(socket: &UnixStream, level: Level) -> io::Result<Answer> {
+/// The launcher's last word. At full it speaks once, when the program runs, and hands over the account of the first
+/// process inside before that. At floor it becomes the program, which ends the socket; if that fails it speaks again.
+fn answer(socket: &UnixStream, level: Level) -> io::Result<(Answer, Option<File>)> {
     socket.set_read_timeout(Some(ANSWER_WAIT_MAX))?;
-    let mut reader = BufReader::new(socket.take(ANSWER_BYTES_MAX));
+    let (byte, mut descriptors) = receive_byte(socket)?;
+    let account = descriptors.pop().map(File::from);
+    let begun: Vec<u8> = byte.into_iter().filter(|_| account.is_none()).collect();
+    let mut reader = BufReader::new(begun.as_slice().chain(socket).take(ANSWER_BYTES_MAX));
     let first = line(&mut reader)?
         .ok_or_else(|| io::Error::new(io::ErrorKind::UnexpectedEof, "it ended without a word"))?;
     let second = if level == Level::Floor { line(&mut reader)? } else { None };
-    Ok(second.unwrap_or(first))
+    Ok((second.unwrap_or(first), account))
 }
 
 /// One line, or `None` at the end.

@@ -151,6 +151,8 @@ fn init(given: Given, canary: &str, outer: i32, link: &OwnedFd) -> Result<i32, R
     // A session of its own: no controlling terminal, and a signal to the launcher's group comes once.
     rustix::process::setsid()
         .map_err(|error| refusal(RefusalCode::Namespaces, "a session of its own", io::Error::from(error)))?;
+    // Opened while it can be: later nobody may look into this process, and its `/proc` is another.
+    let account = std::fs::File::open("/proc/self/io").ok();
     let view = mounts::build(policy, &roots)?;
     drop(roots);
     let holder = resources::hold_processes(Level::Full, &policy.limits);
@@ -185,6 +187,11 @@ fn init(given: Given, canary: &str, outer: i32, link: &OwnedFd) -> Result<i32, R
     let mut child = start(policy, &request.argv)?;
     outer_may_signal(&child, link);
     release_output();
+    if let Some(account) = account {
+        send_descriptor(&host, account).map_err(|error| {
+            refusal(RefusalCode::Request, "the host cannot be given an account of the session", error)
+        })?;
+    }
     answer(&host, report)?;
     drop(host);
     Ok(bury(&mut child, link))

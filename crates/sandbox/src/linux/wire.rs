@@ -9,6 +9,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
+use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,
@@ -117,17 +118,30 @@ pub(super) fn receive(socket: impl AsFd) -> io::Result<Parcel> {
 
 /// Receives the descriptors of one message; none at the end of the stream.
 pub(super) fn receive_descriptors(socket: impl AsFd) -> io::Result<Vec<OwnedFd>> {
+    receive_byte(socket).map(|(_, descriptors)| descriptors)
+}
+
+/// Receives one byte and the descriptors that came with it; no byte at the end of the stream.
+pub(super) fn receive_byte(socket: impl AsFd) -> io::Result<(Option<u8>, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0];
-    recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let came = loop {
+        let buffer = &mut [IoSliceMut::new(&mut byte)];
+        match recvmsg(&socket, buffer, &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Ok(message) => break message.bytes > 0,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    };
     let mut descriptors = Vec::new();
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(received) = message {
             descriptors.extend(received);
         }
     }
-    Ok(descriptors)
+    let [byte] = byte;
+    Ok((came.then_some(byte), descriptors))
 }
 
 /// Sends one descriptor by itself.

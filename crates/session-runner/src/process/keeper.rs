@@ -30,7 +30,7 @@ use super::pump::{Pump, READ_BYTES, RunLog};
 use super::scope::{LimitHit, Setting};
 use super::start::{Begun, NotBegun, begin};
 use super::stop::{Action, Ending, Input};
-use super::writes::{OwnAccounts, WriteBudget};
+use super::writes::{Accounts, OwnAccounts, WriteBudget};
 use super::{record, spawn, tree};
 use crate::workspace::log::Stream;
 
@@ -165,7 +165,8 @@ impl<'a> Keeper<'a> {
             Err(not_begun) => return Err(NotStarted { host, not_begun }),
         };
         let now = monotonic_ms();
-        let Begun { child, stdout, stderr, group, lifeline } = begun;
+        let Begun { child, stdout, stderr, group, lifeline, account } = begun;
+        let accounts = accounts.map(|own| Accounts { own, first_inside: account });
         let budget = spec.limits.write_bytes.zip(accounts.ok());
         Ok(Self {
             spec,

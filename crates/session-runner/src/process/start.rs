@@ -1,5 +1,6 @@
 //! The start of a run: the tree's group, the record that it begins, and the program itself, confined or not.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::process::Child;
@@ -28,6 +29,8 @@ pub(super) struct Begun {
     pub(super) group: Option<RunCgroup>,
     /// What a sandbox at full hangs on.
     pub(super) lifeline: Option<Lifeline>,
+    /// What the first process of a sandbox at full has written and waited for.
+    pub(super) account: Option<File>,
 }
 
 /// The program's process, and what confines it.
@@ -39,6 +42,7 @@ struct Program {
     report: Option<Report>,
     digest: Option<String>,
     lifeline: Option<Lifeline>,
+    account: Option<File>,
 }
 
 impl Program {
@@ -54,6 +58,7 @@ impl Program {
             report: None,
             digest: None,
             lifeline: None,
+            account: None,
         })
     }
 }
@@ -113,6 +118,7 @@ pub(super) fn begin(
         stderr: program.stderr,
         group,
         lifeline: program.lifeline,
+        account: program.account,
     })
 }
 
@@ -132,9 +138,16 @@ fn start(spec: &KeeperSpec) -> Result<Program, SpawnFailure> {
     match &spec.setting {
         Setting::Open { env, cwd } => taken_over(spawn::child(&spec.argv, env, cwd)?),
         Setting::Confined(confinement) => {
-            let (Confined { child, report, lifeline }, digest) = confined::launch(confinement, &spec.argv)?;
+            let (Confined { child, report, lifeline, account }, digest) =
+                confined::launch(confinement, &spec.argv)?;
             let program = taken_over(child)?;
-            Ok(Program { report: Some(report), digest: Some(digest), lifeline: Some(lifeline), ..program })
+            Ok(Program {
+                report: Some(report),
+                digest: Some(digest),
+                lifeline: Some(lifeline),
+                account,
+                ..program
+            })
         }
     }
 }

@@ -10,7 +10,6 @@ use std::os::unix::fs::FileExt as _;
 use rustix::process::getpid;
 use rustix::thread::{CapabilitySet, capabilities};
 
-use super::identity::is_gone;
 use super::tree;
 
 /// The fastest that a tree is taken to write, in bytes for each millisecond: 4 GiB/s.
@@ -55,10 +54,19 @@ impl OwnAccounts {
     }
 }
 
+/// The accounts that are open from the start.
+#[derive(Debug)]
+pub(super) struct Accounts {
+    /// The keeper's own.
+    pub(super) own: OwnAccounts,
+    /// That of the first process of a sandbox, which nobody can open.
+    pub(super) first_inside: Option<File>,
+}
+
 /// The budget of a tree.
 #[derive(Debug)]
 pub(super) struct WriteBudget {
-    accounts: OwnAccounts,
+    accounts: Accounts,
     budget: u64,
     tally: Tally,
     look_at: u64,
@@ -66,7 +74,7 @@ pub(super) struct WriteBudget {
 
 impl WriteBudget {
     /// For a tree that starts now.
-    pub(super) fn new(accounts: OwnAccounts, budget: u64, now: u64) -> Self {
+    pub(super) fn new(accounts: Accounts, budget: u64, now: u64) -> Self {
         Self { accounts, budget, tally: Tally::default(), look_at: now + look_after_ms(0, budget) }
     }
 
@@ -75,15 +83,14 @@ impl WriteBudget {
         self.look_at
     }
 
-    /// Looks, if it is time to; whether the budget is exceeded. `first_inside` is the parent of a process that nobody
-    /// can look into and that outlives all others, see [`look`].
-    pub(super) fn is_exceeded(&mut self, now: u64, first_inside: Option<i32>) -> io::Result<bool> {
+    /// Looks, if it is time to; whether the budget is exceeded. `launcher` is the parent of the first process inside.
+    pub(super) fn is_exceeded(&mut self, now: u64, launcher: Option<i32>) -> io::Result<bool> {
         if now < self.look_at {
             return Ok(false);
         }
         let mut exceeded = false;
         for _ in 0..LOOKS_MAX {
-            let sight = look(&self.accounts, first_inside)?;
+            let sight = look(&self.accounts, launcher)?;
             self.tally.add(sight);
             exceeded = self.tally.total() > self.budget;
             if sight.complete {
@@ -96,7 +103,7 @@ impl WriteBudget {
 
     /// Whether a tree of which nothing is left has written more than it was allowed.
     pub(super) fn was_exceeded(&self) -> bool {
-        self.accounts.children().is_ok_and(|written| written > self.budget)
+        self.accounts.own.children().is_ok_and(|written| written > self.budget)
     }
 }
 
@@ -117,15 +124,19 @@ struct Sight {
 
 /// Looks at every process of the tree, each before those below it: a count goes to the parent or an ancestor when its
 /// process has ended, so none is seen twice.
-fn look(accounts: &OwnAccounts, first_inside: Option<i32>) -> io::Result<Sight> {
+fn look(accounts: &Accounts, launcher: Option<i32>) -> io::Result<Sight> {
     let tree = tree::below(&tree::all()?, &[getpid().as_raw_pid()]);
-    let mut sight = Sight { written: accounts.children()?, complete: true };
+    let mut sight = Sight { written: accounts.own.children()?, complete: true };
     for process in tree {
-        match File::open(format!("/proc/{}/io", process.pid)).and_then(|account| written(&account)) {
+        let account = match &accounts.first_inside {
+            Some(account) if launcher == Some(process.parent) => written(account),
+            Some(_) | None => {
+                File::open(format!("/proc/{}/io", process.pid)).and_then(|account| written(&account))
+            }
+        };
+        match account {
             Ok(bytes) => sight.written = sight.written.saturating_add(bytes),
-            Err(error) if is_gone(&error) => sight.complete = false,
-            // What the first process of a sandbox has waited for is not seen again before the end.
-            Err(_) if first_inside == Some(process.parent) => {}
+            // It has ended under the look, or hides.
             Err(_) => sight.complete = false,
         }
     }

@@ -47,7 +47,8 @@ impl Session {
         let timer = timer().map_err(|error| failed(error.into()))?;
         let (mut child, gaps, lifeline) = if let Some(level) = level {
             launcher.stdout(Stdio::piped()).stderr(Stdio::null());
-            let Confined { child, report, lifeline } = sealed.launch(launcher, level, argv, Some(stdin))?;
+            let Confined { child, report, lifeline, account: _ } =
+                sealed.launch(launcher, level, argv, Some(stdin))?;
             (child, report.gaps, Some(lifeline))
         } else {
             (unconfined(sealed.policy(), argv).stdin(stdin).spawn().map_err(failed)?, vec![], None)
