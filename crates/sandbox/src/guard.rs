@@ -20,11 +20,17 @@ use names::Found;
 use repository::Repository;
 
 /// What of a repository decides which programs git starts.
-const OF_GIT: &[&str] = &[COMMON_DIRECTORY, "config", "config.worktree", "hooks", "modules"];
+const OF_GIT: &[&str] = &[COMMON_DIRECTORY, "config", OWN_SETTINGS, "hooks", "modules"];
 /// Those that every repository has; where one is missing, the report says that it is not protected.
 const ALWAYS_OF_GIT: &[&str] = &["config", "hooks"];
 /// What of a worktree's own part of the repository does.
-const OF_WORKTREE: &[&str] = &[COMMON_DIRECTORY, "config.worktree"];
+const OF_WORKTREE: &[&str] = &[COMMON_DIRECTORY, OWN_SETTINGS];
+/// What leads from a worktree's own part to the repository and to the worktree.
+const LEADING_BACK: &[&str] = &[COMMON_DIRECTORY, "gitdir"];
+/// Settings of one worktree, which count where a repository says so.
+const OWN_SETTINGS: &str = "config.worktree";
+/// How many worktrees of a repository are guarded one by one.
+const WORKTREES_MAX: usize = 16;
 /// How many names are tried for what is set aside.
 const ASIDE_MAX: usize = 16;
 
@@ -38,7 +44,11 @@ const ASIDE_MAX: usize = 16;
 pub fn git_paths(workspace: &Utf8Path) -> Vec<Utf8PathBuf> {
     let git = workspace.join(".git");
     match repository::find(workspace) {
-        Some(Repository::Main) => paths_in(&git, OF_GIT),
+        Some(Repository::Main) => {
+            let mut paths = paths_in(&git, OF_GIT);
+            paths.extend(worktrees_in(&git));
+            paths
+        }
         Some(Repository::Worktree { own, common }) => {
             let mut paths = vec![git];
             paths.extend(paths_in(&own, OF_WORKTREE));
@@ -48,6 +58,19 @@ pub fn git_paths(workspace: &Utf8Path) -> Vec<Utf8PathBuf> {
         Some(Repository::Pointer) => vec![git],
         None => vec![],
     }
+}
+
+/// What leads from the worktrees of a repository to it: whoever changes that has git in a worktree take hooks and
+/// configuration from elsewhere. Of very many it is the directory that holds them all, and then none can be made.
+fn worktrees_in(git: &Utf8Path) -> Vec<Utf8PathBuf> {
+    let all = git.join("worktrees");
+    let Some(opened) = Directory::open(git) else { return vec![] };
+    let listing = opened.list("worktrees".into(), WORKTREES_MAX);
+    if listing.is_cut {
+        return vec![all];
+    }
+    let inner = listing.names.iter().flat_map(|name| paths_in(&all.join(name), LEADING_BACK));
+    inner.collect()
 }
 
 fn paths_in(directory: &Utf8Path, names: &[&str]) -> Vec<Utf8PathBuf> {
@@ -65,6 +88,16 @@ fn paths_in(directory: &Utf8Path, names: &[&str]) -> Vec<Utf8PathBuf> {
 pub fn common_git_directory(workspace: &Utf8Path) -> Option<Utf8PathBuf> {
     match repository::find(workspace)? {
         Repository::Worktree { common, .. } => Some(common),
+        Repository::Main | Repository::Pointer => None,
+    }
+}
+
+/// The worktree's own part of the repository: `…/.git/worktrees/name`. Beside it lie those of others, which are none of a
+/// session's business. `None` as for [`common_git_directory`].
+#[must_use]
+pub fn own_git_directory(workspace: &Utf8Path) -> Option<Utf8PathBuf> {
+    match repository::find(workspace)? {
+        Repository::Worktree { own, .. } => Some(own),
         Repository::Main | Repository::Pointer => None,
     }
 }
@@ -157,7 +190,7 @@ impl Watch {
     }
 
     /// Renames each `commondir` that has appeared in a repository to `commondir.set-aside`, so that nothing outside
-    /// takes hooks and configuration from where it points. Returns those alone; [`changes`](Self::changes) tells of
+    /// takes hooks and configuration from where it points; likewise a `config.worktree` of the main worktree. Returns those alone; [`changes`](Self::changes) tells of
     /// all others, and goes on to tell of one that could not be set aside. To be called when the session has ended.
     #[must_use]
     pub fn set_aside(&self) -> Vec<Change> {
@@ -168,8 +201,8 @@ impl Watch {
             is_of_worktree && !self.repositories.contains(path)
         };
         let planted = appeared.filter(|change| {
-            let named = change.path.file_name() == Some(COMMON_DIRECTORY);
-            named && !change.path.parent().is_some_and(is_gits)
+            let gits = change.path.parent().is_some_and(is_gits);
+            matches!(change.path.file_name(), Some(COMMON_DIRECTORY | OWN_SETTINGS)) && !gits
         });
         planted.filter_map(|Change { path, .. }| Some(Change { kind: set_aside(&path)?, path })).collect()
     }
@@ -177,7 +210,7 @@ impl Watch {
 
 fn set_aside(path: &Utf8Path) -> Option<ChangeKind> {
     let directory = Directory::open(path.parent()?)?;
-    let name = Utf8Path::new(COMMON_DIRECTORY);
+    let name = Utf8Path::new(path.file_name()?);
     for number in 0..ASIDE_MAX {
         let new = match number {
             0 => format!("{name}.set-aside"),

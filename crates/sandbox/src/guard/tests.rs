@@ -191,6 +191,35 @@ fn modules_of_modules_are_watched() {
 }
 
 #[test]
+fn the_worktrees_of_a_repository_are_protected_in_it() {
+    let (_directory, path) = place();
+    let (main, work) = worktree(&path);
+    let own = main.join(".git/worktrees/work");
+    assert_eq!(own_git_directory(&work), Some(own.clone()));
+    assert_eq!(own_git_directory(&main), None);
+    let hooks = main.join(".git/hooks");
+    let config = main.join(".git/config");
+    assert_eq!(git_paths(&main), [config.clone(), hooks.clone(), own.join("commondir"), own.join("gitdir")]);
+    for number in 0..WORKTREES_MAX {
+        fs::create_dir(main.join(format!(".git/worktrees/{number}"))).unwrap();
+    }
+    assert_eq!(git_paths(&main), [config, hooks, main.join(".git/worktrees")]);
+}
+
+#[test]
+fn settings_of_a_worktree_that_appear_in_the_repository_are_set_aside() {
+    let (_directory, path) = place();
+    let (main, _work) = worktree(&path);
+    let watch = watch(&main);
+    fs::write(main.join(".git/config.worktree"), "[core]").unwrap();
+    fs::write(main.join(".git/worktrees/work/config.worktree"), "[core]").unwrap();
+    let aside = Change { path: main.join(".git/config.worktree"), kind: ChangeKind::SetAside };
+    assert_eq!(watch.set_aside(), [aside]);
+    let left = (".git/worktrees/work/config.worktree", ChangeKind::Appeared);
+    assert_eq!(told(&watch, &main), expected(&[left]));
+}
+
+#[test]
 fn a_common_directory_that_appears_is_set_aside() {
     let (_directory, path) = place();
     repository(&path);
