@@ -126,3 +126,34 @@ fn read(state_file: &Utf8Path) -> io::Result<Read> {
         Err(error) => Err(error),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use session_core::Env;
+
+    use super::*;
+
+    #[test]
+    fn a_record_of_version_1_is_read() {
+        let env = Env::system();
+        let (session, run) = (env.session_id(), env.run_id());
+        let keeper = ProcessIdentity { pid: 7, start_time: 8, boot_id: "9".into() };
+        for (cgroup, expect) in [(json!(null), vec![]), (json!("/sys/fs/cgroup/x"), vec!["/sys/fs/cgroup/x"])]
+        {
+            let old = json!({
+                "v": 1, "session": session, "run": run, "keeper": keeper, "child": keeper, "cgroup": cgroup, "outcome": {
+                    "ended": {
+                        "exit": {"code": 0}, "cause": "exited", "leftover_killed": 0, "survivors": 0,
+                        "log_errors": 0, "log_error": null, "ended_at": "2026-01-01T00:00:00Z",
+                    },
+                },
+            });
+            let record: KeeperRecord = serde_json::from_value(old).unwrap();
+            assert_eq!(record.cgroups, expect);
+            assert_eq!((record.applied.clone(), record.changes.len()), (None, 0));
+            let again: KeeperRecord = serde_json::from_slice(&serde_json::to_vec(&record).unwrap()).unwrap();
+            assert_eq!(again, record);
+        }
+    }
+}

@@ -10,7 +10,7 @@ use sandbox::{Level, Network, Policy};
 use session_runner::process::orphans::end_run;
 use session_runner::process::{
     EndCause, Exit, KeeperSpec, KeeperState, RunOutcome, Setting, SpawnError, SpawnFailure, SpawnFailureKind,
-    Supervised, keeper_record, recover_keeper,
+    Supervised, TreeLimits, keeper_record, recover_keeper,
 };
 
 use crate::fixture::{
@@ -185,11 +185,13 @@ pub(crate) fn the_death_of_the_host_ends_a_confined_tree() {
 pub(crate) fn what_a_killed_keeper_leaves_ends() {
     for level in LEVELS {
         let place = Place::new();
-        let spec = place.confined(
+        let mut spec = place.confined(
             level,
             "trap '' TERM; ( setsid sh -c 'trap \"\" TERM; echo > up; sleep 1000' & ); \
              while [ ! -e up ]; do :; done; echo ready; wait; sleep 1000; :",
         );
+        // So it is in as many groups as there can be.
+        spec.limits = TreeLimits { memory_bytes: Some(1 << 30), processes: Some(100), write_bytes: None };
         let (mut host, keeper) = other_host(this_program(), &place, &spec, "ready");
         let members = living(spec.run);
         assert!(members.len() >= 3, "{members:?}");

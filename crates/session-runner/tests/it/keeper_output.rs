@@ -22,7 +22,8 @@ pub(crate) fn a_gigabyte_is_quick_and_bounded_on_disk() {
         .collect();
     assert_eq!(sizes.len(), 4);
     assert!(sizes.iter().all(|size| *size <= LogRotation::default().max_bytes), "{sizes:?}");
-    assert!(sizes.iter().sum::<u64>() > 48 << 20, "{sizes:?}");
+    // Three full files, each short of a line that did not fit, and one that may just have begun.
+    assert!(sizes.iter().sum::<u64>() > 47 << 20, "{sizes:?}");
     let last = format!("{:099}", 9_999);
     assert!(place.stdout().ends_with(&format!("{last}\n")));
     assert_eq!(end.output.last_line, Some(last));
