@@ -69,7 +69,7 @@ impl Directory {
             let since = data.modified().ok().and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
             let changed =
                 since.map_or((0, 0), |time| (i128::from(time.as_secs()), i128::from(time.subsec_nanos())));
-            Found::File { bytes: data.len(), is_program: false, changed }
+            Found::File { bytes: data.len(), is_program: is_program(&data), changed }
         } else if data.is_dir() {
             Found::Directory
         } else {
@@ -110,4 +110,17 @@ impl Directory {
     pub(crate) fn remove(&self, name: &Utf8Path) -> io::Result<()> {
         fs::remove_file(self.0.join(name))
     }
+}
+
+#[cfg(unix)]
+fn is_program(data: &fs::Metadata) -> bool {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    data.permissions().mode() & 0o111 != 0
+}
+
+/// Whether a file can be run is in its name there.
+#[cfg(not(unix))]
+fn is_program(_: &fs::Metadata) -> bool {
+    false
 }

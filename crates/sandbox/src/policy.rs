@@ -332,6 +332,7 @@ impl Policy {
     }
 
     /// The directory of the proxy's socket, which the session sees.
+    #[cfg(target_os = "linux")]
     pub(crate) fn proxy_directory(&self) -> Option<&Utf8Path> {
         match &self.network {
             Network::Proxy { socket } => socket.parent(),
@@ -340,6 +341,7 @@ impl Policy {
     }
 
     /// How many directories are held open for it.
+    #[cfg(target_os = "linux")]
     pub(crate) fn open_directories(&self) -> usize {
         self.read_write.len() + self.read_only.len() + usize::from(self.proxy_directory().is_some())
     }
@@ -353,6 +355,7 @@ impl Policy {
     }
 
     /// What would be missing at this level, if anything.
+    #[cfg(target_os = "linux")]
     pub(crate) fn refused_at(&self, level: Level) -> Option<&'static str> {
         if level == Level::Full {
             None

@@ -131,6 +131,8 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         self.kill();
+        // What it started ends with it or soon after; the place of the trial is taken down only then.
+        let _ended = self.is_over(true);
     }
 }
 
