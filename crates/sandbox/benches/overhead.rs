@@ -12,12 +12,13 @@
 use std::error::Error;
 use std::fs;
 use std::hint::black_box;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, ExitStatus, Output, Stdio};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::rc::Rc;
 use std::time::Instant;
 
-use sandbox::{Level, Network, Policy, SealedPolicy};
+use sandbox::{Confined, Level, Network, Policy, SealedPolicy};
 use tempfile::TempDir;
 
 /// The hidden subcommands: the launcher, and what the program of some rows does inside.
@@ -169,6 +170,21 @@ fn compare(rounds: usize, measure: impl FnMut(Way) -> Outcome<f64>) -> Outcome<[
     Ok(samples.medians())
 }
 
+/// A program, with all that it lives as long as.
+enum Running {
+    Plain(Child),
+    Confined(Box<Confined>),
+}
+
+impl Running {
+    fn child(&mut self) -> &mut Child {
+        match self {
+            Self::Plain(child) => child,
+            Self::Confined(confined) => &mut confined.child,
+        }
+    }
+}
+
 /// Where the work is done: a directory that may be written, and one with this program in it that may be read.
 struct Place {
     kept: Rc<TempDir>,
@@ -211,22 +227,22 @@ impl Place {
         Ok(command)
     }
 
-    fn start(&self, way: Way, argv: &[&str], output: fn() -> Stdio) -> Outcome<Child> {
+    fn start(&self, way: Way, argv: &[&str], output: fn() -> Stdio) -> Outcome<Running> {
         let level = match way {
-            Way::Plain => return Ok(self.plain(argv)?.stdout(output()).spawn()?),
+            Way::Plain => return Ok(Running::Plain(self.plain(argv)?.stdout(output()).spawn()?)),
             Way::Floor => Level::Floor,
             Way::Full => Level::Full,
         };
         let mut launcher = Command::new("/proc/self/exe");
         launcher.arg(LAUNCHER).stdout(output());
         let argv: Vec<_> = argv.iter().map(|word| (*word).to_owned()).collect();
-        Ok(self.sealed.launch(launcher, level, &argv, None)?.child)
+        Ok(Running::Confined(Box::new(self.sealed.launch(launcher, level, &argv, None)?)))
     }
 
     /// From the start of the program to its end, in seconds.
     fn time(&self, way: Way, argv: &[&str], code: i32) -> Outcome<f64> {
         let begun = Instant::now();
-        let status = self.start(way, argv, Stdio::null)?.wait()?;
+        let status = self.start(way, argv, Stdio::null)?.child().wait()?;
         let seconds = begun.elapsed().as_secs_f64();
         ended(status, code)?;
         Ok(seconds)
@@ -238,9 +254,11 @@ impl Place {
         fs::create_dir_all(&deep)?;
         fs::write(deep.join("file"), "")?;
         let argv = [&self.program, what, "1/2/3/4/5/6/7/8/file", &count.to_string()];
-        let Output { status, stdout, .. } = self.start(way, &argv, Stdio::piped)?.wait_with_output()?;
-        ended(status, 0)?;
-        Ok(String::from_utf8(stdout)?.trim().parse()?)
+        let mut running = self.start(way, &argv, Stdio::piped)?;
+        let mut text = String::new();
+        running.child().stdout.take().ok_or("no output")?.read_to_string(&mut text)?;
+        ended(running.child().wait()?, 0)?;
+        Ok(text.trim().parse()?)
     }
 
     fn grow_tree(&self) -> Outcome {
