@@ -15,4 +15,6 @@ mod lifecycle;
 mod records;
 #[cfg(test)]
 mod run;
+#[cfg(test)]
+mod sandbox;
 mod tidy;

@@ -7,6 +7,8 @@
 )]
 
 use std::io::Write as _;
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -15,11 +17,37 @@ use serde_json::Value;
 
 use crate::program::roomette;
 
+/// The user that root's tests become. It exists by its number alone.
+const NOBODY: u32 = 65_534;
+
+/// Who runs the commands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Who {
+    /// Root.
+    Root,
+    /// An ordinary user.
+    User,
+}
+
+impl Who {
+    /// All that these tests can be.
+    pub fn all() -> Vec<Self> {
+        if rustix::process::geteuid().is_root() { vec![Self::Root, Self::User] } else { vec![Self::User] }
+    }
+
+    /// The user's number, where it is not that of the tests themselves.
+    pub fn number(self) -> Option<u32> {
+        (self == Self::User && rustix::process::geteuid().is_root()).then_some(NOBODY)
+    }
+}
+
 /// A data directory of its own. Dropping it ends the host that may still be there, and removes everything.
 #[derive(Debug)]
 pub struct Home {
     directory: tempfile::TempDir,
     settings: Vec<(String, String)>,
+    /// Who runs the commands, where it is not who runs the tests.
+    user: Option<u32>,
 }
 
 /// What a command left.
@@ -86,7 +114,32 @@ impl Home {
     /// When no directory can be made.
     pub fn new() -> Self {
         let directory = tempfile::tempdir().unwrap_or_else(|error| panic!("no directory: {error}"));
-        Self { directory, settings: vec![("ROOMETTE_HOST_LINGER".into(), "200ms".into())] }
+        let settings = vec![("ROOMETTE_HOST_LINGER".into(), "200ms".into())];
+        Self { directory, settings, user: None }
+    }
+
+    /// The same for this user, who owns the directory.
+    ///
+    /// # Panics
+    ///
+    /// When the directory cannot be given away.
+    pub fn of(who: Who) -> Self {
+        let mut home = Self::new();
+        home.user = who.number();
+        home.give(home.path());
+        home
+    }
+
+    /// Makes the user the owner of a file or a directory.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be given away.
+    pub fn give(&self, path: impl AsRef<std::path::Path>) {
+        if let Some(user) = self.user {
+            let given = chown(path.as_ref(), Some(user), Some(user));
+            given.unwrap_or_else(|error| panic!("{}: {error}", path.as_ref().display()));
+        }
     }
 
     /// The same with a variable in every command's environment.
@@ -105,10 +158,18 @@ impl Home {
     }
 
     /// A command in a clean environment, with nothing on its standard input.
-    #[expect(clippy::disallowed_methods, reason = "a test runs the program as a user would")]
     pub fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(roomette());
+        self.program(roomette().as_str(), arguments)
+    }
+
+    /// Another program in the same environment, as the same user: what happens outside of all sessions.
+    #[expect(clippy::disallowed_methods, reason = "a test runs programs as a user would")]
+    pub fn program(&self, program: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program);
         command.args(arguments).env_clear().current_dir(self.path()).stdin(Stdio::null());
+        if let Some(user) = self.user {
+            command.uid(user).gid(user);
+        }
         command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
         command.env("HOME", self.path()).env("USER", "tester").env("ROOMETTE_HOME", self.data());
         command.envs(self.settings.iter().map(|(name, value)| (name, value)));

@@ -11,6 +11,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod compiled;
 pub mod home;
 pub mod pg;
 pub mod program;
