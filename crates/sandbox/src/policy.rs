@@ -23,6 +23,9 @@ pub const MEMORY_BYTES_MIN: u64 = 16 << 20;
 /// Trees that are made anew or shown in part for every session, so they cannot be roots.
 const MADE_ANEW: [&str; 3] = ["/proc", "/sys", "/dev"];
 
+/// Trees of the system that no session gets as a whole: they hold its secrets and its programs.
+const OF_SYSTEM: [&str; 8] = ["/etc", "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
+
 /// What one session may read, write, reach and use. Set once: [`Policy::seal`](crate::Policy::seal) closes it.
 ///
 /// The paths are real paths: absolute, without `.`, `..` or symbolic links. What the system itself consists of
@@ -220,6 +223,11 @@ pub enum PathReason {
         "lies in /proc, /sys or /dev, which a session gets its own view of; single devices go into `devices`"
     )]
     MadeAnew,
+    /// It is a tree of the system, with its secrets and programs.
+    #[error(
+        "is the system's own, with secrets and programs that every session is kept from: name a directory in it"
+    )]
+    OfSystem,
     /// It is no device below `/dev`.
     #[error("is not below /dev")]
     NotADevicePath,
@@ -459,6 +467,8 @@ fn check_path(field: Field, path: &Utf8Path) -> Result<(), PolicyError> {
         let root = matches!(field, Field::ReadWrite | Field::ReadOnly);
         if root && path == "/" {
             Some(PathReason::Everything)
+        } else if root && OF_SYSTEM.iter().any(|tree| path == *tree) {
+            Some(PathReason::OfSystem)
         } else if root && MADE_ANEW.iter().any(|tree| path.starts_with(tree)) {
             Some(PathReason::MadeAnew)
         } else {

@@ -173,7 +173,12 @@ pub(super) const PROCESSES: &[Attempt] = &[
 
 /// The host itself, and what it keeps.
 pub(super) const HOST: &[Attempt] = &[
-    held("H01", "for p in $H $K $L; do $A kill $p || $A tgkill $p || $A pidfd-signal $p && exit 0; done; false", Inside, Skip),
+    held(
+        "H01",
+        "for p in $H $K $L; do $A kill $p || $A tgkill $p || $A pidfd-signal $p && exit 0; done; false",
+        Inside,
+        Skip,
+    ),
     // Whether the signal is delivered is seen in the host, which goes on.
     held("H18", "for p in $H $K $L; do $A sigio $p; done; false", Inside, Skip),
     held("H02", "$A ptrace $H || $A ptrace $K || $A ptrace $L", Inside, Skip),

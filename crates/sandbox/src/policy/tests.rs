@@ -24,6 +24,8 @@ fn roots_that_cannot_be_meant_are_refused_with_the_reason() {
         ("/srv/x/", PathReason::NotPlain),
         ("/srv/new\nline", PathReason::ControlCharacter),
         ("/srv/nul\0", PathReason::ControlCharacter),
+        ("/etc", PathReason::OfSystem),
+        ("/usr", PathReason::OfSystem),
         ("/proc/1", PathReason::MadeAnew),
         ("/dev", PathReason::MadeAnew),
     ] {

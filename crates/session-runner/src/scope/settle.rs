@@ -92,6 +92,12 @@ pub enum ScopeError {
         /// The least that is allowed.
         min: u64,
     },
+    /// A network of its own wants namespaces.
+    #[error("net {net:?} wants level full, and floor was asked for")]
+    NetworkWantsFull {
+        /// The network.
+        net: &'static str,
+    },
     /// It says what only a sandbox could hold, and wants none.
     #[error("{field} means nothing with sandbox off: nothing would enforce it")]
     Unenforced {
@@ -116,8 +122,12 @@ pub fn settle(asked: &Asked, bounds: &Bounds<'_>) -> Result<SandboxSpec, ScopeEr
         let (level, limits) = (*level, *limits);
         return Ok(SandboxSpec { level, limits, ..SandboxSpec::default() });
     }
-    if let NetworkSpec::Allow(endpoints) = network {
-        few("net_allow", endpoints.len())?;
+    match network {
+        NetworkSpec::Loopback | NetworkSpec::Allow(_) if *level == SandboxLevel::Floor => {
+            return Err(ScopeError::NetworkWantsFull { net: network.as_str() });
+        }
+        NetworkSpec::Allow(endpoints) => few("net_allow", endpoints.len())?,
+        NetworkSpec::Open | NetworkSpec::None | NetworkSpec::Loopback => {}
     }
     match project {
         Some((project, InPlace::Yes)) => drop(root("project", project, bounds)?),
@@ -257,6 +267,7 @@ mod tests {
             (inside("file/x"), PathReason::NotADirectory),
             (inside("loop"), PathReason::Link),
             ("/proc/self".into(), PathReason::MadeAnew),
+            ("/etc/".into(), PathReason::OfSystem),
         ] {
             let error = settled(&place, &reading(path.as_str()), &[]).unwrap_err();
             let ScopeError::Directory { field: "allow_read", path: named, reason } = error else {
@@ -317,6 +328,17 @@ mod tests {
             (Asked { network: NetworkSpec::None, ..Asked::default() }, "net"),
         ] {
             assert_eq!(settled(&place, &off(asked), &[]), Err(ScopeError::Unenforced { field }));
+        }
+    }
+
+    #[test]
+    fn a_network_that_floor_cannot_give_is_refused_at_once() {
+        let place = place();
+        for network in [NetworkSpec::Loopback, NetworkSpec::Allow([].into())] {
+            let asked = |level| Asked { level, network: network.clone(), ..Asked::default() };
+            let refused = settled(&place, &asked(SandboxLevel::Floor), &[]);
+            assert_eq!(refused, Err(ScopeError::NetworkWantsFull { net: network.as_str() }));
+            settled(&place, &asked(SandboxLevel::Best), &[]).unwrap();
         }
     }
 
