@@ -1,5 +1,6 @@
 //! One module a command.
 
+mod aftermath;
 mod budget;
 mod cleanup;
 mod config;

@@ -5,6 +5,7 @@ use session_core::names::ExternalKey;
 use session_core::{SessionId, WorkspaceKind};
 use session_runner::workspace::check_repository;
 
+use super::aftermath;
 use crate::args::{RunArgs, SandboxArgs, TaskArgs};
 use crate::context::{Context, current_directory};
 use crate::crew::{self, Defaults};
@@ -78,6 +79,7 @@ pub async fn watch(context: &Context, connection: Connection, watched: Vec<Watch
     let labels: Vec<_> = watched.iter().map(|watched| watched.label.clone()).collect();
     let followed = follow::until_over(context, connection, watched, OnInterrupt::Stop, None).await?;
     summary(context, &followed, &labels)?;
+    aftermath::tell(context, &followed.updates).await?;
     follow::verdict(&followed).map_or(Ok(()), Err)
 }
 
