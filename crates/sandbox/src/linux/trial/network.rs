@@ -1,8 +1,9 @@
 //! Attempts over a network, in a session that has none.
 
-use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, UdpSocket};
-use std::os::fd::{IntoRawFd as _, OwnedFd};
+use std::io::{self, Write as _};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, TcpListener, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::thread;
 
 use rustix::net::{
     AddressFamily, Protocol, RawProtocol, SendFlags, SocketFlags, SocketType, bind, connect, getsockname,
@@ -11,6 +12,7 @@ use rustix::net::{
 
 use super::attempts::Got;
 use super::inside::{Aim, Trouble};
+use super::outside::SECRET;
 
 /// Data with the first packet.
 const MSG_FASTOPEN: u32 = 0x2000_0000;
@@ -80,11 +82,16 @@ pub(super) fn listen(_: &Aim) -> Got {
     listening(socket(AddressFamily::INET, SocketType::STREAM, None)?)
 }
 
-/// The port. The listener stays for as long as the program runs.
+/// The port. Whoever connects while the program runs hears that it is this one, and no other that has the same port.
 fn listening(socket: OwnedFd) -> Got {
     rustix::net::listen(&socket, 1)?;
     let address = SocketAddr::try_from(getsockname(&socket)?)?;
-    let _stays_open = socket.into_raw_fd();
+    let listener = TcpListener::from(socket);
+    listener.set_nonblocking(false)?;
+    thread::Builder::new().spawn(move || {
+        // A caller that has gone has heard enough.
+        let _heard = listener.accept().and_then(|(mut caller, _)| caller.write_all(SECRET.as_bytes()));
+    })?;
     Ok(address.port().to_string())
 }
 

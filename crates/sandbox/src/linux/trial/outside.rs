@@ -1,7 +1,7 @@
 //! What is outside the session of a trial, and what is seen of it there.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read as _};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -272,7 +272,15 @@ impl Place {
     /// Whether the host gets to a listener inside.
     #[expect(clippy::unused_self, reason = "one of the questions that are asked of the outside")]
     pub(super) fn reaches(&self, port: u16) -> bool {
-        TcpStream::connect_timeout(&SocketAddr::from((Ipv4Addr::LOCALHOST, port)), CONNECT_WAIT_MAX).is_ok()
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let heard = || {
+            let mut stream = TcpStream::connect_timeout(&address, CONNECT_WAIT_MAX)?;
+            stream.set_read_timeout(Some(CONNECT_WAIT_MAX))?;
+            let mut greeting = [0; SECRET.len()];
+            stream.read_exact(&mut greeting)?;
+            Ok::<_, io::Error>(greeting == SECRET.as_bytes())
+        };
+        heard().unwrap_or(false)
     }
 }
 
