@@ -21,6 +21,9 @@ const MANAGERS: [(&str, &str, &str); 6] = [
     (".local/share/mise/shims", ".local/share/mise", "MISE_DATA_DIR"),
 ];
 
+/// How many directories are shown for the sake of `PATH`, in its order: what comes first is found first.
+const ROOTS_MAX: usize = 12;
+
 /// Directories that hold more than programs: of them only the one with the programs is shown.
 const HOLDING_MORE: [&str; 2] = [".cargo", ".local"];
 
@@ -39,6 +42,9 @@ pub fn toolchains(path: &str, home: Option<&Utf8Path>, fits: impl Fn(&Utf8Path) 
     let home = home.and_then(real);
     let mut found = Toolchains::default();
     for entry in path.split(':').map(Utf8Path::new).filter(|entry| entry.is_absolute()) {
+        if found.roots.len() >= ROOTS_MAX {
+            break;
+        }
         let Some(entry) = real(entry) else { continue };
         if OF_SYSTEM.iter().any(|system| entry.starts_with(system)) {
             continue;
