@@ -1,8 +1,9 @@
 //! Processes: the keeper of a run, and everything about ending process trees.
 //!
 //! A host starts one keeper for each run with [`Supervised::start`]; the keeper ([`keeper_main`]) starts the
-//! program, drains its output, ends its tree and records its exit. A host that comes later finds it with
-//! [`recover_keeper`], and ends with [`orphans::end_run`] what a dead keeper has left behind.
+//! program, confined as its [`Setting`] says, drains its output, holds the limits of its tree, ends the tree and records
+//! what was applied and how it ended. A host that comes later finds it with [`recover_keeper`], and ends with
+//! [`orphans::end_run`] what a dead keeper has left behind.
 //!
 //! Invariant: no process is ever signalled by a bare pid or by its name, see [`ProcessIdentity`].
 

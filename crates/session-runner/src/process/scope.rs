@@ -45,7 +45,8 @@ pub struct TreeLimits {
     /// Processes and threads at one time, held by a cgroup. At least [`sandbox::PROCESSES_MIN`].
     pub processes: Option<u64>,
     /// What may be written to disks in all, in bytes, counted by the keeper. What is written and removed again counts;
-    /// what is only reserved (`fallocate`), shared with another file or kept in memory does not.
+    /// what is only reserved (`fallocate`), shared with another file or kept in memory does not. It ends a program that
+    /// writes without measure; one that means to hide what it writes can, so it is no layer of a sandbox.
     pub write_bytes: Option<u64>,
 }
 

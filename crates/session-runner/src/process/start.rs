@@ -13,7 +13,7 @@ use super::identity::ProcessIdentity;
 use super::protocol::{CgroupPreference, KeeperRecord, KeeperSpec, SpawnFailure, SpawnFailureKind};
 use super::pump::{Pump, RunLog};
 use super::scope::{Applied, Held, Setting, TreeLimits};
-use super::{confined, record, spawn, writes};
+use super::{confined, record, spawn};
 use crate::workspace::log::Stream;
 
 /// Processes of a launcher that stay beside the program at full: the one that stands for it, and the first one inside.
@@ -107,7 +107,7 @@ pub(super) fn begin(
     let write_budget = spec.limits.write_bytes.is_some() && writes_are_counted;
     record.child = program.identity;
     record.applied = Some(Applied {
-        report: program.report.map(|report| with_keeper(report, &held, write_budget)),
+        report: program.report.map(|report| with_keeper(report, &held)),
         digest: program.digest,
         cgroup: held,
         write_budget,
@@ -122,10 +122,10 @@ pub(super) fn begin(
     })
 }
 
-/// The sandbox's report, with what this keeper and the run's group add.
-fn with_keeper(report: Report, held: &Held, write_budget: bool) -> Report {
-    let report = report.with_keeper().with_cgroup(held.memory.is_held(), held.processes.is_held());
-    if write_budget && writes::sees_everything() { report.with_write_budget() } else { report }
+/// The sandbox's report, with what this keeper and the run's group add. A write budget adds nothing to it: see
+/// [`writes`](super::writes).
+fn with_keeper(report: Report, held: &Held) -> Report {
+    report.with_keeper().with_cgroup(held.memory.is_held(), held.processes.is_held())
 }
 
 fn start(spec: &KeeperSpec) -> Result<Program, SpawnFailure> {

@@ -2,13 +2,17 @@
 //!
 //! The kernel counts for each process, and adds the count of one that has ended to whoever has waited for it. The keeper
 //! waits for every orphan, so the sum over the tree and the keeper's own children is all that was written.
+//!
+//! It holds programs that know no better, not those that mean to get around it: the count of a process is lost if its
+//! parent has said beforehand that it will not wait (`SIGCHLD` ignored) and no look has come in time, and an ordinary
+//! user does not see the count of a living process that has declared that nobody may look into it. So a budget closes
+//! no gap of the sandbox's report.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 
 use rustix::process::getpid;
-use rustix::thread::{CapabilitySet, capabilities};
 
 use super::tree;
 
@@ -105,12 +109,6 @@ impl WriteBudget {
     pub(super) fn was_exceeded(&self) -> bool {
         self.accounts.own.children().is_ok_and(|written| written > self.budget)
     }
-}
-
-/// Whether nothing can be hidden from the caller: without this capability it sees the accounts of those processes only
-/// that have not declared themselves to be looked into by nobody.
-pub(super) fn sees_everything() -> bool {
-    capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_PTRACE))
 }
 
 /// What one look has found.
