@@ -66,7 +66,7 @@ pub(crate) fn a_stop_reaches_the_program_once() {
         let place = Place::new();
         let spec = place.confined(
             level,
-            "trap 'echo term' TERM; trap 'exit 5' USR1; echo ready; while :; do sleep 1000 & wait $!; done",
+            "exec 2>/dev/null; trap 'echo term' TERM; trap 'exit 5' USR1; echo ready; while :; do sleep 1000 & wait $!; done",
         );
         let end = block_on(async {
             let mut run = start(&spec).await;
@@ -203,7 +203,9 @@ pub(crate) fn what_a_killed_keeper_leaves_ends() {
         keeper.signal(Signal::KILL).unwrap();
         until_ended(&keeper);
         if level == Level::Full {
-            members.iter().for_each(until_ended);
+            // The launcher is the last to go.
+            let record = keeper_record(&spec.state_file, spec.run).unwrap().unwrap();
+            until_ended(&record.child.unwrap());
             assert_eq!(living(spec.run), [], "the lifeline alone ends it");
         }
         host.kill();
