@@ -103,7 +103,12 @@ pub(super) const FILES: &[Attempt] = &[
     open("F24", "$A utimes $O/f24", Metadata("outside/f24"), CHANGES),
     held("F37a", "$A open-for-writing /proc/sys/kernel/core_pattern", Inside, Root),
     held("F37b", "$A open-for-writing /proc/sysrq-trigger", Inside, Skip),
-    held("F37c", "$A open-for-writing $(find /sys/fs/cgroup -name cgroup.procs | head -1)", Inside, Root),
+    held(
+        "F37c",
+        "$A open-for-writing $(ls /sys/fs/cgroup/cgroup.procs /sys/fs/cgroup/*/cgroup.procs | head -1)",
+        Inside,
+        Root,
+    ),
     held("F35", "$A create /dev/shm/$M", Made(&["/dev/shm/$M"]), Both),
     held("F36", "$A create /tmp/$M", Made(&["/tmp/$M"]), Both),
     held(
