@@ -36,9 +36,7 @@ async fn of_run(store: &SqlStore, update: &Update) -> Outcome<Vec<String>> {
         .iter()
         .find(|event| event.body.run == Some(update.run) && event.body.kind == EventKind::Result)
         .and_then(|event| event.body.payload.value().ok());
-    Ok(result
-        .map(|result| lines(&view::short(&update.session.to_string()).to_owned(), &result))
-        .unwrap_or_default())
+    Ok(result.map(|result| lines(view::short(&update.session.to_string()), &result)).unwrap_or_default())
 }
 
 fn lines(session: &str, result: &Value) -> Vec<String> {

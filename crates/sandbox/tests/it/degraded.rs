@@ -197,7 +197,7 @@ fn a_machine_that_lies_is_found_out() {
     refuses(&[lacks(libc::SYS_landlock_restrict_self, DONE)], RefusalCode::SelfTest);
     refuses(&[lacks(libc::SYS_seccomp, DONE)], RefusalCode::SelfTest);
     offers(&[lacks(libc::SYS_unshare, DONE)], Some(RefusalCode::Namespaces), None);
-    for call in [libc::SYS_move_mount, libc::SYS_umount2] {
+    for call in [libc::SYS_move_mount, libc::SYS_pivot_root, libc::SYS_umount2] {
         offers(&[lacks(call, DONE)], Some(RefusalCode::Mounts), None);
     }
 }

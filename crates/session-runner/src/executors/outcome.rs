@@ -1,5 +1,8 @@
 //! From what a keeper recorded to what a run came to, and what is told of it in the session's directory.
 
+use std::io;
+
+use camino::Utf8Path;
 use jiff::Timestamp;
 use serde_json::json;
 use session_core::event::Payload;
@@ -9,8 +12,9 @@ use session_manager::recovery::{self, EndCause, KeeperEnding};
 
 use crate::egress::{Denials, Denied};
 use crate::process::orphans::OrphansEnded;
+use crate::process::watching::{Told, left_untold};
+use crate::process::{LimitHit, keeper_record, protocol};
 use crate::process::{RunEnd, RunOutcome, SpawnFailure, SpawnFailureKind};
-use crate::process::{keeper_record, protocol};
 use crate::workspace::metadata::{RunMetadata, WorkspaceMetadata};
 use crate::workspace::{SessionDir, SessionMetadata};
 
@@ -27,9 +31,9 @@ pub(crate) fn ended(end: &RunEnd) -> Ending {
     let mut ending = match end.cause {
         protocol::EndCause::Limit => Ending::because(
             EndKind::Failed,
-            ReasonCode::Signalled,
+            ReasonCode::LimitExceeded,
             keeper_ending(end).exit,
-            "it was killed because it had written more to disk than it may",
+            "it was ended because it had written more to disk than it may (--max-writes)",
         ),
         protocol::EndCause::Exited
         | protocol::EndCause::Stopped
@@ -37,6 +41,11 @@ pub(crate) fn ended(end: &RunEnd) -> Ending {
         | protocol::EndCause::TimedOut
         | protocol::EndCause::HostLost => recovery::ending(keeper_ending(end)),
     };
+    if end.limit == Some(LimitHit::Memory) && ending.kind == EndKind::Failed {
+        ending.reason = Some(ReasonCode::LimitExceeded);
+        let note = "the kernel had ended a process of it for want of memory (--max-memory)";
+        ending.message = format!("{note}; {}", ending.message);
+    }
     if end.survivors > 0 {
         let note = format!("{} of its processes hang in the kernel and could not be ended", end.survivors);
         ending.message =
@@ -112,17 +121,29 @@ pub(crate) fn result(outcome: &RunOutcome) -> Option<Payload> {
 /// Adds to a `result` what its keeper found changed among the names that run code elsewhere. A record that cannot be
 /// read adds nothing: the names are in the session's log too.
 pub(crate) fn with_changes(result: Option<Payload>, directory: &SessionDir, run: RunId) -> Option<Payload> {
-    let record = keeper_record(&directory.keeper_state(), run).unwrap_or_else(|error| {
-        tracing::warn!(%run, %error, "the record of a keeper could not be read");
-        None
+    let told = told(&directory.keeper_state(), run).unwrap_or_else(|error| {
+        tracing::warn!(%run, %error, "what a run has changed among watched names could not be found out");
+        Told::default()
     });
-    let Some(record) = record.filter(|record| !record.changes.is_empty()) else { return result };
+    if told.changes.is_empty() {
+        return result;
+    }
     let mut value = result.and_then(|result| result.value().ok()).unwrap_or_else(|| json!({}));
-    value["changed"] = json!(record.changes);
-    if record.more_changes > 0 {
-        value["more_changed"] = json!(record.more_changes);
+    value["changed"] = json!(told.changes);
+    if told.more > 0 {
+        value["more_changed"] = json!(told.more);
     }
     Some(Payload::from_value(&value))
+}
+
+/// What the keeper has told, or, where it was killed before it could, what is found now.
+fn told(state_file: &Utf8Path, run: RunId) -> io::Result<Told> {
+    match keeper_record(state_file, run)? {
+        Some(record) if record.outcome.is_some() => {
+            Ok(Told { changes: record.changes, more: record.more_changes })
+        }
+        Some(_) | None => Ok(left_untold(state_file, run)?.unwrap_or_default()),
+    }
 }
 
 /// Adds to a `result` what the run's proxy did not let through.

@@ -14,7 +14,6 @@ use rustix::process::{
     DumpableBehavior, WaitOptions, getpid, set_child_subreaper, set_dumpable_behavior, setsid, wait,
 };
 use rustix::time::{ClockId, clock_gettime};
-use sandbox::guard::{Change, Watch};
 use sandbox::{Level, Lifeline};
 use session_core::env::{Clock as _, SystemClock};
 
@@ -23,13 +22,14 @@ use super::host_link::{Heard, HostLink};
 use super::identity::ProcessIdentity;
 use super::keeper_signals::Signals;
 use super::protocol::{
-    CHANGES_MAX, EndCause, Exit, KeeperRecord, KeeperReport, KeeperSpec, Order, Progress, RunEnd, RunOutcome,
+    EndCause, Exit, KeeperRecord, KeeperReport, KeeperSpec, Order, Progress, RunEnd, RunOutcome,
     SpawnFailureKind, Started,
 };
 use super::pump::{Pump, READ_BYTES, RunLog};
 use super::scope::{LimitHit, Setting};
 use super::start::{Begun, NotBegun, begin};
 use super::stop::{Action, Ending, Input};
+use super::watching::{Told, Watching};
 use super::writes::{Accounts, OwnAccounts, WriteBudget};
 use super::{record, spawn, tree};
 use crate::workspace::log::Stream;
@@ -138,7 +138,7 @@ struct Keeper<'a> {
     leftovers: HashSet<ProcessIdentity>,
     writes: Option<WriteBudget>,
     /// The watched names as they were before the start.
-    watch: Option<Watch>,
+    watch: Option<Watching>,
     /// At full the launcher ends the session when this is closed, however the keeper comes to its end.
     _lifeline: Option<Lifeline>,
 }
@@ -159,7 +159,7 @@ impl<'a> Keeper<'a> {
         Ears { host, signals }: Ears,
     ) -> Result<Self, NotStarted> {
         let mut log = RunLog::new(&spec.log, spec.rotation);
-        let watch = (!spec.watch.is_empty()).then(|| Watch::before(&spec.watch));
+        let watch = Watching::before(spec);
         let begun = match begin(spec, &mut record, accounts.is_ok(), &mut log) {
             Ok(begun) => begun,
             Err(not_begun) => return Err(NotStarted { host, not_begun }),
@@ -373,16 +373,10 @@ impl<'a> Keeper<'a> {
 
     /// Compares the watched names with how they were, sets aside what must not stay, and says how many there are.
     fn tell_changes(&mut self, at: Timestamp) -> u32 {
-        let mut changes = self.watch.as_ref().map(Watch::set_aside).unwrap_or_default();
-        changes.extend(self.watch.as_ref().map(Watch::changes).unwrap_or_default());
-        for change in &changes {
-            self.log.state(at, &change.to_string());
-        }
-        let count = |changes: &[Change]| u32::try_from(changes.len()).unwrap_or(u32::MAX);
-        let all = count(&changes);
-        changes.truncate(CHANGES_MAX);
-        self.record.more_changes = all - count(&changes);
-        self.record.changes = changes;
+        let Some(watch) = self.watch.take() else { return 0 };
+        let Told { changes, more } = watch.after(|change| self.log.state(at, &change.to_string()));
+        let all = u32::try_from(changes.len()).unwrap_or(u32::MAX).saturating_add(more);
+        (self.record.changes, self.record.more_changes) = (changes, more);
         all
     }
 

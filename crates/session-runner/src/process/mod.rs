@@ -24,6 +24,7 @@ mod stop;
 pub mod supervised;
 pub(crate) mod tool;
 mod tree;
+pub(crate) mod watching;
 mod writes;
 
 pub use cgroup::usable_cgroups;
