@@ -30,7 +30,7 @@ const LEADING_BACK: &[&str] = &[COMMON_DIRECTORY, "gitdir"];
 /// Settings of one worktree, which count where a repository says so.
 const OWN_SETTINGS: &str = "config.worktree";
 /// How many worktrees of a repository are guarded one by one.
-const WORKTREES_MAX: usize = 16;
+const WORKTREES_MAX: usize = 200;
 /// How many names are tried for what is set aside.
 const ASIDE_MAX: usize = 16;
 
@@ -53,6 +53,9 @@ pub fn git_paths(workspace: &Utf8Path) -> Vec<Utf8PathBuf> {
             let mut paths = vec![git];
             paths.extend(paths_in(&own, OF_WORKTREE));
             paths.extend(paths_in(&common, OF_GIT));
+            paths.extend(worktrees_in(&common));
+            paths.sort_unstable();
+            paths.dedup();
             paths
         }
         Some(Repository::Pointer) => vec![git],
@@ -88,16 +91,6 @@ fn paths_in(directory: &Utf8Path, names: &[&str]) -> Vec<Utf8PathBuf> {
 pub fn common_git_directory(workspace: &Utf8Path) -> Option<Utf8PathBuf> {
     match repository::find(workspace)? {
         Repository::Worktree { common, .. } => Some(common),
-        Repository::Main | Repository::Pointer => None,
-    }
-}
-
-/// The worktree's own part of the repository: `…/.git/worktrees/name`. Beside it lie those of others, which are none of a
-/// session's business. `None` as for [`common_git_directory`].
-#[must_use]
-pub fn own_git_directory(workspace: &Utf8Path) -> Option<Utf8PathBuf> {
-    match repository::find(workspace)? {
-        Repository::Worktree { own, .. } => Some(own),
         Repository::Main | Repository::Pointer => None,
     }
 }
@@ -190,19 +183,22 @@ impl Watch {
     }
 
     /// Renames each `commondir` that has appeared in a repository to `commondir.set-aside`, so that nothing outside
-    /// takes hooks and configuration from where it points; likewise a `config.worktree` of the main worktree. Returns those alone; [`changes`](Self::changes) tells of
+    /// takes hooks and configuration from where it points; likewise a `config.worktree` of the main worktree, and a
+    /// `commondir` of any worktree that leads elsewhere than git has it lead. Returns those alone; [`changes`](Self::changes) tells of
     /// all others, and goes on to tell of one that could not be set aside. To be called when the session has ended.
     #[must_use]
     pub fn set_aside(&self) -> Vec<Change> {
-        let appeared = self.all_changes().into_iter().filter(|change| change.kind == ChangeKind::Appeared);
-        // In the own part of a worktree git makes one itself.
-        let is_gits = |path: &Utf8Path| {
-            let is_of_worktree = path.parent().and_then(Utf8Path::file_name) == Some("worktrees");
-            is_of_worktree && !self.repositories.contains(path)
+        // In the own part of a worktree git makes one itself, which is no change then.
+        let of_worktree = |path: &Utf8Path| {
+            let above = path.parent().filter(|above| !self.repositories.contains(*above));
+            above.and_then(Utf8Path::parent).and_then(Utf8Path::file_name) == Some("worktrees")
         };
-        let planted = appeared.filter(|change| {
-            let gits = change.path.parent().is_some_and(is_gits);
-            matches!(change.path.file_name(), Some(COMMON_DIRECTORY | OWN_SETTINGS)) && !gits
+        let planted = self.all_changes().into_iter().filter(|Change { path, kind }| {
+            matches!(
+                (path.file_name(), kind, of_worktree(path)),
+                (Some(COMMON_DIRECTORY), ChangeKind::Appeared | ChangeKind::Changed, true)
+                    | (Some(COMMON_DIRECTORY | OWN_SETTINGS), ChangeKind::Appeared, false)
+            )
         });
         planted.filter_map(|Change { path, .. }| Some(Change { kind: set_aside(&path)?, path })).collect()
     }

@@ -118,7 +118,7 @@ pub use launch::{ANSWER_WAIT_MAX, Confined, LaunchError, Lifeline};
 pub use level::{Level, Offer, Refusal, RefusalCode, Support, Unavailable, Wanted};
 pub use policy::{
     Field, Limits, MEMORY_BYTES_MIN, Network, OPEN_FILES_MIN, PATH_BYTES_MAX, PATHS_MAX, PROCESSES_MIN,
-    PathReason, Policy, PolicyError, VARIABLES_MAX,
+    PROTECTED_MAX, PathReason, Policy, PolicyError, VARIABLES_MAX,
 };
 pub use report::{Holder, Report};
 pub use seal::{Place, SealedPolicy};

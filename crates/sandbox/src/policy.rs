@@ -11,8 +11,10 @@ mod error;
 
 pub use error::{Field, PathReason, PolicyError};
 
-/// How many roots, devices and protected paths one policy may name, each counted by itself.
+/// How many roots and devices one policy may name, each kind counted by itself.
 pub const PATHS_MAX: usize = 64;
+/// How many protected paths it may name.
+pub const PROTECTED_MAX: usize = 512;
 /// How many variables the environment may hold.
 pub const VARIABLES_MAX: usize = 512;
 /// The longest path, in bytes; the kernel takes no longer one.
@@ -232,7 +234,7 @@ impl Policy {
             (Field::Devices, &self.devices),
             (Field::Protected, &self.protected),
         ] {
-            too_many(field, paths.len(), PATHS_MAX)?;
+            too_many(field, paths.len(), if field == Field::Protected { PROTECTED_MAX } else { PATHS_MAX })?;
             for path in paths {
                 check_path(field, path)?;
             }

@@ -65,11 +65,12 @@ fn of_a_worktree_the_pointer_and_the_repository_are_protected() {
     assert_eq!(
         git_paths(&work),
         [
-            work.join(".git"),
-            main.join(".git/worktrees/work/commondir"),
             main.join(".git/config"),
             main.join(".git/hooks"),
             main.join(".git/modules"),
+            main.join(".git/worktrees/work/commondir"),
+            main.join(".git/worktrees/work/gitdir"),
+            work.join(".git"),
         ]
     );
 }
@@ -172,7 +173,8 @@ fn the_repository_of_a_worktree_is_watched_wherever_the_pointer_leads_later() {
             ("work/.git", ChangeKind::Changed),
         ])
     );
-    assert_eq!(watch.set_aside(), []);
+    let redirected = main.join(".git/worktrees/work/commondir");
+    assert_eq!(watch.set_aside(), [Change { path: redirected, kind: ChangeKind::SetAside }]);
 }
 
 #[test]
@@ -195,8 +197,8 @@ fn the_worktrees_of_a_repository_are_protected_in_it() {
     let (_directory, path) = place();
     let (main, work) = worktree(&path);
     let own = main.join(".git/worktrees/work");
-    assert_eq!(own_git_directory(&work), Some(own.clone()));
-    assert_eq!(own_git_directory(&main), None);
+    let pinned = [own.join("commondir"), own.join("gitdir")];
+    assert!(pinned.iter().all(|path| git_paths(&work).contains(path)));
     let hooks = main.join(".git/hooks");
     let config = main.join(".git/config");
     assert_eq!(git_paths(&main), [config.clone(), hooks.clone(), own.join("commondir"), own.join("gitdir")]);
@@ -204,6 +206,21 @@ fn the_worktrees_of_a_repository_are_protected_in_it() {
         fs::create_dir(main.join(format!(".git/worktrees/{number}"))).unwrap();
     }
     assert_eq!(git_paths(&main), [config, hooks, main.join(".git/worktrees")]);
+}
+
+#[test]
+fn a_worktree_that_was_redirected_is_set_aside() {
+    let (_directory, path) = place();
+    let (main, work) = worktree(&path);
+    let watch = watch(&work);
+    let leads = main.join(".git/worktrees/work/commondir");
+    fs::write(&leads, "/elsewhere").unwrap();
+    fs::create_dir(main.join(".git/worktrees/new")).unwrap();
+    let new = main.join(".git/worktrees/new/commondir");
+    fs::write(&new, "../../../evil").unwrap();
+    let aside = |path: &Utf8Path| Change { path: path.to_owned(), kind: ChangeKind::SetAside };
+    assert_eq!(watch.set_aside(), [aside(&new), aside(&leads)]);
+    assert!(!leads.exists() && !new.exists());
 }
 
 #[test]

@@ -111,6 +111,9 @@ pub(crate) fn result(outcome: &RunOutcome) -> Option<Payload> {
     if end.leftover_killed > 0 {
         add("leftover_killed", json!(end.leftover_killed));
     }
+    if let Some(limit) = end.limit {
+        add("limit", json!(limit));
+    }
     if end.log_errors > 0 {
         add("log_errors", json!(end.log_errors));
         add("log_error", json!(end.log_error));

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use session_core::WorkspaceKind;
 use session_core::event::Payload;
 use session_core::run::{EndKind, Ending, ReasonCode};
-use session_core::sandbox::{NetworkSpec, SandboxSpec};
+use session_core::sandbox::{NetworkSpec, SandboxLevel, SandboxSpec};
 use session_manager::recovery::OnHostLoss;
 
 use super::command::{Execution, milliseconds, sentence};
@@ -60,6 +60,28 @@ impl Execution {
             },
             cgroup: CgroupPreference::Auto,
         })
+    }
+
+    /// Refuses a project whose path leads elsewhere than when the session was made: it is not what the session was given.
+    pub(super) fn not_redirected(&self) -> Result<(), Ending> {
+        let (Some(project), false) =
+            (&self.session.workspace.project, self.session.sandbox.level == SandboxLevel::Off)
+        else {
+            return Ok(());
+        };
+        match project.canonicalize_utf8() {
+            Ok(real) if real != *project => Err(Ending::because(
+                EndKind::Failed,
+                ReasonCode::SandboxUnavailable,
+                None,
+                format!(
+                    "its project {project} leads to {real} now, which this session was not given: look at who replaced it, put \
+                     it back, or make a new session for the other place"
+                ),
+            )),
+            // What is missing is told by whoever looks for it next.
+            Ok(_) | Err(_) => Ok(()),
+        }
     }
 
     fn environment(&self) -> Result<Vec<(String, String)>, Ending> {

@@ -107,7 +107,7 @@ pub(super) fn begin(
     let write_budget = spec.limits.write_bytes.is_some() && writes_are_counted;
     record.child = program.identity;
     record.applied = Some(Applied {
-        report: program.report.map(|report| with_keeper(report, &held)),
+        report: program.report.map(|report| with_keeper(report, &held, group.is_some())),
         digest: program.digest,
         cgroup: held,
         write_budget,
@@ -124,8 +124,12 @@ pub(super) fn begin(
 
 /// The sandbox's report, with what this keeper and the run's group add. A write budget adds nothing to it: see
 /// [`writes`](super::writes).
-fn with_keeper(report: Report, held: &Held) -> Report {
-    report.with_keeper().with_cgroup(held.memory.is_held(), held.processes.is_held())
+///
+/// A keeper that is killed ends nothing any more. Without a group, what has left its parents and its environment then lives
+/// on, so only with one it can be said that nothing does.
+fn with_keeper(report: Report, held: &Held, grouped: bool) -> Report {
+    let report = if grouped { report.with_keeper() } else { report };
+    report.with_cgroup(held.memory.is_held(), held.processes.is_held())
 }
 
 fn start(spec: &KeeperSpec) -> Result<Program, SpawnFailure> {

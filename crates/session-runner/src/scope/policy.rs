@@ -72,11 +72,8 @@ pub fn policy(spec: &SandboxSpec, grounds: &Grounds<'_>, env: &[(String, String)
         .allow_read(directory.context());
     if grounds.kind == WorkspaceKind::Worktree
         && let Some(repository) = guard::common_git_directory(&work)
-        && let Some(own) = guard::own_git_directory(&work)
     {
-        // The worktrees of others lie there too, those that are made while the session runs included.
-        let all = repository.join("worktrees");
-        policy = policy.allow_write(repository).allow_write(own).protect([all]);
+        policy = policy.allow_write(repository);
     }
     for root in watched(spec, grounds) {
         policy = policy.protect(guard::git_paths(&root));
