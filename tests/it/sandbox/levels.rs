@@ -33,7 +33,8 @@ fn the_best_that_there_is_comes_by_itself() {
             assert!(!ran.left.stderr.contains("warning"), "{}", ran.left.stderr);
             let held = held(&ground, &ran.id);
             assert_eq!(held["level"], level, "{who:?}: {held:#}");
-            assert_eq!(ground.events(&ran.id, "run.sandbox"), [held.clone()], "the record is the event");
+            let events = ground.events(&ran.id, "run.sandbox");
+            assert!(events.iter().eq([&held]), "the record is the event: {events:#?}");
             let verified = held["verified"].as_array().unwrap();
             assert!(verified.len() >= 10, "{held:#}");
             let shown = ground.home.run(&["inspect", &ran.id]).ok().stdout;
@@ -44,7 +45,6 @@ fn the_best_that_there_is_comes_by_itself() {
             for open in ["orphans", "processes"] {
                 assert!(!gaps.contains(&json!(open)), "{who:?} at {level}: {held:#}");
             }
-            assert!(who == Who::User || !gaps.contains(&json!("disk_sum")), "{held:#}");
             assert_eq!(gaps.contains(&json!("memory_sum")), held["limits"]["memory"]["hold"] != "held");
             assert!(who == Who::User || held["limits"]["memory"]["hold"] == "held", "{held:#}");
         }
@@ -281,10 +281,12 @@ fn without_landlock_nothing_starts() {
     }
     for who in Who::all() {
         let ground = Ground::new(who);
-        for (lacking, advice) in
-            [("444=38", "Linux 6.12"), ("444=95", "Linux 6.12"), ("317=38", "CONFIG_SECCOMP_FILTER")]
-        {
-            for level in ["best", "full", "floor"] {
+        for (lacking, advice, levels) in [
+            ("444=38", "Linux 6.12", &["best", "full", "floor"] as &[&str]),
+            ("444=95", "Linux 6.12", &["best"]),
+            ("317=38", "CONFIG_SECCOMP_FILTER", &["best"]),
+        ] {
+            for level in levels {
                 let level = format!("--sandbox={level}");
                 let arguments = ["--json", "run", &level, "--", "touch", "ran"];
                 let ran = ground.ran(on_a_poorer_machine(&ground, &[lacking], &arguments).exits(5));
