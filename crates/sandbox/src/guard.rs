@@ -101,6 +101,8 @@ pub struct Watch {
     workspaces: BTreeSet<Utf8PathBuf>,
     /// The repositories of worktrees. Found before a session: what it points to later is not followed.
     repositories: BTreeSet<Utf8PathBuf>,
+    /// The parts of those that belong to these worktrees.
+    own: BTreeSet<Utf8PathBuf>,
     seen: BTreeMap<Utf8PathBuf, String>,
 }
 
@@ -151,10 +153,14 @@ impl Watch {
     /// link, waits for nothing, and reads no more than 64 MiB in all.
     #[must_use]
     pub fn before(workspaces: &[Utf8PathBuf]) -> Self {
-        let repositories = workspaces.iter().filter_map(|path| common_git_directory(path)).collect();
+        let found = workspaces.iter().filter_map(|path| match repository::find(path)? {
+            Repository::Worktree { own, common } => Some((common, own)),
+            Repository::Main | Repository::Pointer => None,
+        });
+        let (repositories, own) = found.unzip();
         let workspaces = workspaces.iter().cloned().collect();
         let seen = look(&workspaces, &repositories);
-        Self { workspaces, repositories, seen }
+        Self { workspaces, repositories, own, seen }
     }
 
     /// What is different now, by path: to be shown to whoever goes on working there. Of a directory that has appeared
@@ -183,8 +189,8 @@ impl Watch {
     }
 
     /// Renames each `commondir` that has appeared in a repository to `commondir.set-aside`, so that nothing outside
-    /// takes hooks and configuration from where it points; likewise a `config.worktree` of the main worktree, and a
-    /// `commondir` of any worktree that leads elsewhere than git has it lead. Returns those alone; [`changes`](Self::changes) tells of
+    /// takes hooks and configuration from where it points; likewise a `config.worktree` of any worktree but
+    /// these, and a `commondir` of any that leads elsewhere than git has it lead. Returns those alone; [`changes`](Self::changes) tells of
     /// all others, and goes on to tell of one that could not be set aside. To be called when the session has ended.
     #[must_use]
     pub fn set_aside(&self) -> Vec<Change> {
@@ -198,9 +204,17 @@ impl Watch {
                 (path.file_name(), kind, of_worktree(path)),
                 (Some(COMMON_DIRECTORY), ChangeKind::Appeared | ChangeKind::Changed, true)
                     | (Some(COMMON_DIRECTORY | OWN_SETTINGS), ChangeKind::Appeared, false)
-            )
+            ) || self.is_of_another(path, *kind)
         });
         planted.filter_map(|Change { path, .. }| Some(Change { kind: set_aside(&path)?, path })).collect()
+    }
+}
+
+impl Watch {
+    /// Whether settings have appeared for a worktree that is none of these.
+    fn is_of_another(&self, path: &Utf8Path, kind: ChangeKind) -> bool {
+        let is_own = path.parent().is_some_and(|above| self.own.contains(above));
+        kind == ChangeKind::Appeared && path.file_name() == Some(OWN_SETTINGS) && !is_own
     }
 }
 

@@ -226,14 +226,24 @@ fn a_worktree_that_was_redirected_is_set_aside() {
 #[test]
 fn settings_of_a_worktree_that_appear_in_the_repository_are_set_aside() {
     let (_directory, path) = place();
-    let (main, _work) = worktree(&path);
-    let watch = watch(&main);
-    fs::write(main.join(".git/config.worktree"), "[core]").unwrap();
-    fs::write(main.join(".git/worktrees/work/config.worktree"), "[core]").unwrap();
-    let aside = Change { path: main.join(".git/config.worktree"), kind: ChangeKind::SetAside };
-    assert_eq!(watch.set_aside(), [aside]);
-    let left = (".git/worktrees/work/config.worktree", ChangeKind::Appeared);
-    assert_eq!(told(&watch, &main), expected(&[left]));
+    let (main, work) = worktree(&path);
+    let (of_main, of_work) =
+        (main.join(".git/config.worktree"), main.join(".git/worktrees/work/config.worktree"));
+    let aside = |path: &Utf8Path| Change { path: path.to_owned(), kind: ChangeKind::SetAside };
+    for (workspace, expected) in
+        [(&main, vec![aside(&of_main), aside(&of_work)]), (&work, vec![aside(&of_main)])]
+    {
+        let watch = watch(workspace);
+        fs::write(&of_main, "[core]").unwrap();
+        fs::write(&of_work, "[core]").unwrap();
+        assert_eq!(watch.set_aside(), expected, "{workspace}");
+        // Its own is told.
+        let own = (workspace == &work).then(|| (of_work.to_string(), ChangeKind::Appeared));
+        assert_eq!(
+            told(&watch, "/".into()),
+            own.into_iter().map(|(path, kind)| (path[1..].to_owned(), kind)).collect::<Vec<_>>()
+        );
+    }
 }
 
 #[test]
