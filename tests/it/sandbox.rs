@@ -1,5 +1,6 @@
 //! The sandbox as a user meets it: through `roomette run`, judged from outside.
 
+mod aftermath;
 mod attempts;
 mod endings;
 mod escape;
@@ -7,6 +8,7 @@ mod ground;
 mod levels;
 mod limits;
 mod listeners;
+mod names;
 mod network;
 mod refused;
 mod work;

@@ -148,6 +148,20 @@ fn nothing_outlives_its_launcher() {
     });
 }
 
+#[test]
+fn nothing_outlives_its_program() {
+    each(|who, level| {
+        let run = Stubborn::new(who, level, UNMARKED);
+        // At full it is below the launcher and the first process of its own; at floor it is what the launcher became.
+        let below = |pid: i32| children(pid)[0];
+        kill_9(if level == "full" { below(below(run.outer)) } else { run.outer });
+        run.until_nothing_is_left(&format!("{who:?} at {level}"));
+        run.ground.home.run(&["wait", &run.session]).exits(1);
+        let last = run.ground.home.inspect(&run.session)["last_run"].clone();
+        assert_eq!((&last["state"], &last["reason"]), (&"failed".into(), &"signalled".into()), "{last:#}");
+    });
+}
+
 /// Host, keeper and launcher at one blow: at full the kernel sees to it, at floor the next host does.
 #[test]
 fn nothing_outlives_all_of_them() {

@@ -42,9 +42,10 @@ fn the_best_that_there_is_comes_by_itself() {
             assert!(shown.contains(&format!("{level}, policy {digest}")), "{shown}");
             // The keeper and, for root, a cgroup hold what the kernel alone does not.
             let gaps = held["gaps"].as_array().unwrap();
-            for open in ["orphans", "processes"] {
-                assert!(!gaps.contains(&json!(open)), "{who:?} at {level}: {held:#}");
-            }
+            assert!(!gaps.contains(&json!("processes")), "{who:?} at {level}: {held:#}");
+            // Without namespaces and without a cgroup, one who leaves everything behind is not found when the keeper dies.
+            let has_group = held["limits"]["processes"]["hold"] == "held";
+            assert_eq!(gaps.contains(&json!("orphans")), level == "floor" && !has_group, "{held:#}");
             assert_eq!(gaps.contains(&json!("memory_sum")), held["limits"]["memory"]["hold"] != "held");
             assert!(who == Who::User || held["limits"]["memory"]["hold"] == "held", "{held:#}");
         }
@@ -302,8 +303,8 @@ fn without_landlock_nothing_starts() {
                 let shown = ground.home.run(&["inspect", &ran.id]).ok().stdout;
                 assert!(shown.contains("sandbox_unavailable") && shown.contains(advice), "{shown}");
             }
-            // Where somebody says that there is to be none, there is none.
-            on_a_poorer_machine(&ground, &[lacking], &["run", "--sandbox=off", "--", "true"]).ok();
         }
+        // Where somebody says that there is to be none, there is none.
+        on_a_poorer_machine(&ground, &["444=38"], &["run", "--sandbox=off", "--", "true"]).ok();
     }
 }

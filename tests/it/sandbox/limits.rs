@@ -30,11 +30,11 @@ fn names_gap(held: &Value, gap: &str) -> bool {
 #[test]
 fn memory_of_one_process() {
     each(|ground, level| {
-        let script = "python3 -c 'x = bytearray(300 << 20); print(\"had it\")'";
+        let script = "/usr/bin/python3 -c 'x = bytearray(160 << 20); print(\"had it\")'";
         let ran = ground.session(&[level, "--max-memory=128M"], script);
         assert_eq!(ran.run["state"], "failed", "{ran:?}");
         assert!(!ran.log.stdout.contains("had it"), "{ran:?}");
-        ground.session(&[level, "--max-memory=1G"], script).completed();
+        ground.session(&[level, "--max-memory=512M"], script).completed();
     });
 }
 
@@ -44,7 +44,7 @@ fn memory_of_the_whole_tree() {
     each(|ground, level| {
         // Each holds what it has until all four have it or are killed.
         let script = "for n in 1 2 3 4; do
-    (python3 -c 'import mmap, os, time
+    (/usr/bin/python3 -c 'import mmap, os, time
 m = mmap.mmap(-1, 40 << 20); m.write(b\"x\" * (40 << 20)); open(\"up\", \"a\").write(\"x\")
 while os.path.getsize(\"up\") < 4: time.sleep(0.02)' || { printf x >> up; exit 1; }) & pids=\"$pids $!\"
 done

@@ -81,7 +81,7 @@ fn what_is_listed_is_reached_and_nothing_else() {
         let script = format!(
             "curl -sS -m 20 http://127.0.0.1:{port}/plain
 curl -sS -m 20 -p http://127.0.0.1:{port}/tunnel
-python3 -c 'import urllib.request; print(urllib.request.urlopen(\"http://127.0.0.1:{port}/python\").read().decode(), end=\"\")'
+/usr/bin/python3 -c 'import urllib.request; print(urllib.request.urlopen(\"http://127.0.0.1:{port}/python\").read().decode(), end=\"\")'
 curl -sS -m 20 http://127.0.0.1:{wrong}/wrong
 curl -sS -m 20 -p http://127.0.0.1:{wrong}/wrong 2>&1
 curl -sS -m 20 https://example.com/ 2>&1
@@ -119,7 +119,7 @@ fn open_is_open_none_is_nothing_and_loopback_is_its_own() {
     if skipped() {
         return;
     }
-    let own = "python3 -c 'import socket
+    let own = "/usr/bin/python3 -c 'import socket
 s = socket.create_server((\"127.0.0.1\", 0)); c = socket.create_connection(s.getsockname())
 s.accept()[0].send(b\"own\"); print(c.recv(9).decode())' 2>/dev/null";
     for who in Who::all() {

@@ -52,6 +52,9 @@ fn directories_that_cannot_be_roots() {
         ("/proc/self".into(), "/proc, /sys or /dev"),
         ("/sys/fs/cgroup".into(), "/proc, /sys or /dev"),
         ("/dev/shm".into(), "/proc, /sys or /dev"),
+        ("/etc".into(), "the system's own"),
+        ("/usr".into(), "the system's own"),
+        ("/bin".into(), "the system's own"),
         (at("data"), "overlaps roomette's own data"),
         (at("data/sessions"), "overlaps roomette's own data"),
         (base.clone(), "overlaps roomette's own data"),
@@ -64,7 +67,7 @@ fn directories_that_cannot_be_roots() {
     // Under another name it is still the data directory.
     symlink("data", ground.path("alias")).unwrap();
     refused(&ground, &["run", "--allow-read", &at("alias"), "--", "true"], "overlaps roomette's own data");
-    for project in [base.as_str(), "/proc", "/"] {
+    for project in [base.as_str(), "/proc", "/", "/etc", "/usr"] {
         refused(&ground, &["run", "--in-place", "--project", project, "--", "true"], "project");
     }
 }
@@ -123,6 +126,8 @@ fn networks_limits_and_levels_that_cannot_be() {
         (&["--max-processes=-1"], "--max-processes"),
         (&["--max-file-size=0"], "--max-file-size"),
         (&["--max-writes=0"], "--max-writes"),
+        (&["--sandbox=floor", "--net=loopback"], "wants level full"),
+        (&["--sandbox=floor", "--net-allow=host:443"], "wants level full"),
         (&["--sandbox=none"], "--sandbox"),
         (&["--sandbox="], "--sandbox"),
         (&["--sandbox=off", "--allow-read=/opt"], "allow_read means nothing with sandbox off"),

@@ -150,11 +150,11 @@ git log --format='%an <%ae>' -1
 if [ -d .git ]; then git worktree add -q tree side; git -C tree log --format=%s -1; git worktree remove --force tree; fi";
     for who in Who::all() {
         for (way, says) in [
-            ("--worktree", "2\nA Person <person@example.com>\n"),
-            ("--in-place", "1\nA Person <person@example.com>\nfour\n"),
+            ("--worktree", "3\nA Person <person@example.com>\n"),
+            ("--in-place", "2\nA Person <person@example.com>\nfour\n"),
         ] {
             for level in ["--sandbox=full", "--sandbox=floor"] {
-                let ground = with_project(who);
+                let ground = with_two_worktrees(who);
                 let ran = run(&ground, &[way, level], script).completed();
                 assert_eq!(ran.log.stdout, says, "{who:?} {way} {level}: {ran:?}");
                 // The commits are in the project's own repository, on the session's branch or on the person's.
@@ -186,10 +186,8 @@ mv worktrees worktrees.old; mkdir -p worktrees/beside; echo /tmp/evil > worktree
     for who in Who::all() {
         for way in WAYS {
             let ground = with_two_worktrees(who);
-            if way == "--worktree" {
-                // Then git reads a file of settings for each worktree, and one for the project.
-                ground.outside("cd project && git config extensions.worktreeConfig true").ok();
-            }
+            // Then git reads a file of settings for each worktree, and one for the project.
+            ground.outside("cd project && git config extensions.worktreeConfig true").ok();
             let own = "G=$(git rev-parse --git-dir); echo '[core] pager = evil' > $G/config.worktree\n";
             let ran = run(&ground, &[way, "--sandbox=full"], &format!("{own}{script}")).completed();
             let beside = ground.path("project/.git/worktrees/beside");
