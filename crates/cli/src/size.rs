@@ -9,7 +9,8 @@ pub fn parse(text: &str) -> Result<u64, String> {
     if text == "none" {
         return Ok(0);
     }
-    let bare = text.strip_suffix("iB").or_else(|| text.strip_suffix('B')).unwrap_or(text);
+    let is_unit = |rest: &&str| rest.ends_with(|last: char| last.is_ascii_alphabetic());
+    let bare = text.strip_suffix("iB").filter(is_unit).or_else(|| text.strip_suffix('B')).unwrap_or(text);
     let unit = bare.chars().next_back().and_then(|last| {
         UNITS.iter().find(|(letter, _)| last.eq_ignore_ascii_case(letter)).map(|(_, unit)| *unit)
     });
@@ -60,7 +61,8 @@ mod tests {
         ] {
             assert_eq!(parse(text), Ok(bytes), "{text}");
         }
-        for text in ["", "0", "0K", "G", "-1", "1.G", ".5G", "1e3", "1 G", "99999999999T", "16X", "1.5", "é"]
+        for text in
+            ["", "0", "0K", "G", "-1", "1.G", ".5G", "1e3", "1 G", "99999999999T", "16X", "16iB", "1.5", "é"]
         {
             let refused = parse(text);
             assert!(refused.is_err(), "{text}: {refused:?}");

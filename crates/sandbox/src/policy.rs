@@ -30,7 +30,7 @@ pub const MEMORY_BYTES_MIN: u64 = 16 << 20;
 const MADE_ANEW: [&str; 3] = ["/proc", "/sys", "/dev"];
 
 /// Trees of the system that no session gets as a whole: they hold its secrets and its programs.
-const OF_SYSTEM: [&str; 8] = ["/etc", "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
+const OF_SYSTEM: [&str; 9] = ["/etc", "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/run"];
 
 /// What one session may read, write, reach and use. Set once: [`Policy::seal`](crate::Policy::seal) closes it.
 ///

@@ -2,11 +2,22 @@
 
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use camino::Utf8PathBuf;
+use rustix::time::{ClockId, clock_gettime};
 use sandbox::{LaunchError, Support};
 
 use crate::process::spawn;
+
+/// After this long it is tried again whether something that was missing is there by now.
+const TRY_AGAIN_AFTER: Duration = Duration::from_mins(1);
+
+/// The clock that only goes forward.
+fn now() -> Duration {
+    let now = clock_gettime(ClockId::Monotonic);
+    Duration::from_secs(u64::try_from(now.tv_sec).unwrap_or_default())
+}
 
 /// This program as the sandbox's launcher, and what the machine offers it.
 #[derive(Debug)]
@@ -14,7 +25,7 @@ pub struct Launcher {
     program: Utf8PathBuf,
     arguments: Vec<String>,
     // A std mutex: held for the milliseconds of one trial, never across an await.
-    support: Mutex<Option<Support>>,
+    support: Mutex<Option<(Support, Duration)>>,
 }
 
 impl Launcher {
@@ -41,10 +52,18 @@ impl Launcher {
     /// from a thread that may. A trial that failed by itself is made again.
     pub fn support(&self) -> Result<Support, LaunchError> {
         let mut known = self.support.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(support) = &*known {
+        let now = now();
+        if let Some((support, at)) = &*known
+            && (support.full.works() || now.saturating_sub(*at) < TRY_AGAIN_AFTER)
+        {
             return Ok(support.clone());
         }
         let support = Support::probe(|| self.command())?;
-        Ok(known.insert(support).clone())
+        Ok(known.insert((support, now)).0.clone())
+    }
+
+    /// Something that was there has been refused: the next question is answered by trying again.
+    pub(crate) fn forget(&self) {
+        *self.support.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }

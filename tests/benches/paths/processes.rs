@@ -64,7 +64,8 @@ pub(crate) async fn spawn(bench: &mut Bench) -> Outcome {
 
 async fn run_kept(layout: &Layout, git: &Git, keeper: &KeeperProgram, env: &Env) -> Outcome {
     let session = env.session_id();
-    let request = WorkspaceRequest { session, kind: WorkspaceKind::Scratch, project: None, base: None };
+    let request =
+        WorkspaceRequest { session, kind: WorkspaceKind::Scratch, project: None, base: None, confined: true };
     let workspace = prepare(layout, git, &request)?;
     let spec = KeeperSpec {
         session,

@@ -15,6 +15,11 @@ use crate::failure::{Failure, Kind, Outcome};
 /// Variables by which programs would look into the caller's home; a session in a sandbox has one of its own.
 const OF_HOME: [&str; 5] = ["HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"];
 
+/// The caller's environment as a session in a sandbox gets it.
+pub(super) fn without_home(base_env: Vec<(String, String)>) -> Vec<(String, String)> {
+    base_env.into_iter().filter(|(name, _)| !OF_HOME.contains(&name.as_str())).collect()
+}
+
 /// What a new session gets: what is recorded with it, and its first environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Settled {
@@ -33,6 +38,9 @@ pub(super) fn settled(
     env: &[(String, String)],
 ) -> Outcome<Settled> {
     let bounds = Bounds { data_dir, allowed: &config.roots };
+    if wire.file_size_bytes.is_some_and(|limit| limit > 0) && wire.level == Some(SandboxLevel::Off) {
+        return Err(refused(&ScopeError::Unenforced { field: "file_size" }));
+    }
     let asked = asked(config, wire, project);
     let mut sandbox = settle(&asked, &bounds).map_err(|error| refused(&error))?;
     if sandbox.level == SandboxLevel::Off {
@@ -50,8 +58,7 @@ pub(super) fn settled(
         base_env.iter().find(|(name, _)| name == "HOME").map(|(_, value)| Utf8Path::new(value.as_str()));
     let Toolchains { roots, variables } = toolchains(variable("PATH").unwrap_or_default(), home, fits);
     sandbox.read.extend(roots.into_iter().filter(|root| !sandbox.write.contains(root)));
-    let mut base_env: Vec<_> =
-        base_env.into_iter().filter(|(name, _)| !OF_HOME.contains(&name.as_str())).collect();
+    let mut base_env = without_home(base_env);
     for (name, value) in variables {
         if !base_env.iter().any(|(found, _)| *found == name) {
             base_env.push((name, value));
@@ -91,7 +98,9 @@ fn asked(config: &SandboxConfig, wire: &SandboxWire, project: Option<(Utf8PathBu
         limits: ProcessLimits {
             memory_bytes: limit(wire.memory_bytes, config.memory_bytes),
             processes: limit(wire.processes, config.processes),
-            file_size_bytes: limit(wire.file_size_bytes, config.file_size_bytes),
+            // Without a sandbox nothing holds it.
+            file_size_bytes: limit(wire.file_size_bytes, config.file_size_bytes)
+                .filter(|_| level != SandboxLevel::Off),
             write_bytes: limit(wire.write_bytes, config.write_bytes),
         },
         project,

@@ -87,6 +87,9 @@ impl Operations {
                     return Err(StoreError::UnknownSession(id).into());
                 };
                 can_take_a_turn(&session)?;
+                if session.sandbox.level != SandboxLevel::Off {
+                    given.base = scope::without_home(std::mem::take(&mut given.base));
+                }
                 let last = self.store().runs(id, 1).await?.pop().map(|run| run.spec);
                 let spec = again(last, argv, given.base, given.named, timeout)?;
                 Ok((task(TaskSession::Existing(id), spec.argv, spec.env, spec.timeout), Some(session)))
@@ -146,7 +149,7 @@ impl Operations {
     }
 
     /// The caller's environment loses what a session in a sandbox has of its own, and gains what finds its tools.
-    /// What a session gets of whose sandbox nobody said anything.
+    /// What a session gets about whose sandbox nobody said anything.
     pub(super) fn default_sandbox(&self) -> Outcome<SandboxSpec> {
         let nothing = (&SandboxWire::default(), Vec::new());
         let settled =

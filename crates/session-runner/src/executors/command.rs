@@ -10,6 +10,7 @@ use session_core::event::Payload;
 use session_core::history::History;
 use session_core::ports::RunProgress;
 use session_core::run::{EndKind, Ending, Fence, ReasonCode, Run, StopMode};
+use session_core::sandbox::SandboxLevel;
 use session_core::{ManagedSession, RunPhase};
 use session_manager::recovery;
 use session_manager::{Coordinator, InFlight};
@@ -18,7 +19,8 @@ use tokio::sync::mpsc;
 use super::{Order, outcome};
 use crate::egress::{Denials, Egress, SystemResolver};
 use crate::process::{
-    Control, KeeperState, LivingKeeper, RunEnd, RunOutcome, RunReport, SpawnError, Supervised, protocol,
+    Control, KeeperState, LivingKeeper, RunEnd, RunOutcome, RunReport, SpawnError, SpawnFailureKind,
+    Supervised, protocol,
 };
 use crate::progress::Progress;
 use crate::room::{Door, Rooms};
@@ -170,7 +172,13 @@ impl Execution {
         }
         let supervised = match Supervised::start(&self.options.keeper, &spec).await {
             Ok(supervised) => supervised,
-            Err(error) => return Came::ToEnd(not_started(error), None),
+            Err(error) => {
+                if matches!(&error, SpawnError::Program(failure) if failure.kind == SpawnFailureKind::Sandbox)
+                {
+                    self.options.launcher.forget();
+                }
+                return Came::ToEnd(not_started(error), None);
+            }
         };
         let sandbox = supervised.applied().map(|applied| self.report(applied));
         if let Err(came) = self.advance(RunProgress::Running { sandbox }).await {
@@ -277,6 +285,7 @@ impl Execution {
             kind: self.session.workspace.kind,
             project: self.session.workspace.project.clone(),
             base: None,
+            confined: self.session.sandbox.level != SandboxLevel::Off,
         };
         let failed =
             |message: String| Ending::because(EndKind::Failed, ReasonCode::WorkspaceFailed, None, message);

@@ -3,7 +3,7 @@
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use camino::{Utf8Path, Utf8PathBuf};
 
@@ -55,18 +55,51 @@ fn pack<W: Write>(dir: &SessionDir, to: W) -> io::Result<W> {
     tar.follow_symlinks(false);
     let mut next = vec![(dir.root().as_std_path().to_owned(), PathBuf::from(dir.session().to_string()))];
     while let Some((directory, name)) = next.pop() {
-        tar.append_dir(&name, &directory)?;
-        for entry in fs::read_dir(&directory)? {
+        tar.append_dir(&name, &directory).map_err(|error| at(&directory, &error))?;
+        for entry in listed(&directory)? {
             let entry = entry?;
             let kind = entry.file_type()?;
             let name = name.join(entry.file_name());
             if kind.is_dir() {
                 next.push((entry.path(), name));
             } else if kind.is_file() || kind.is_symlink() {
-                tar.append_path_with_name(entry.path(), &name)?;
+                append(&mut tar, &entry.path(), &name)?;
             }
             // Sockets and pipes of programs that are gone hold nothing.
         }
     }
     tar.into_inner()
+}
+
+/// The entries of a directory. Some tools close theirs even to their owner, who may open it again.
+fn listed(directory: &Path) -> io::Result<fs::ReadDir> {
+    match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            fs::set_permissions(directory, Permissions::from_mode(0o700))
+                .map_err(|error| at(directory, &error))?;
+            fs::read_dir(directory).map_err(|error| at(directory, &error))
+        }
+        listed => listed.map_err(|error| at(directory, &error)),
+    }
+}
+
+fn append<W: Write>(tar: &mut tar::Builder<W>, path: &Path, name: &Path) -> io::Result<()> {
+    match tar.append_path_with_name(path, name) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(|error| at(path, &error))?;
+            tar.append_path_with_name(path, name).map_err(|error| at(path, &error))
+        }
+        appended => appended.map_err(|error| at(path, &error)),
+    }
+}
+
+/// Says which file it was, and what a tree that is too deep for any path is.
+fn at(path: &Path, error: &io::Error) -> io::Error {
+    let shown: String = path.to_string_lossy().chars().take(200).collect();
+    if error.raw_os_error() == Some(rustix::io::Errno::NAMETOOLONG.raw_os_error()) {
+        let text =
+            format!("{shown}… is deeper than an archive can hold: remove it, or clean up without an archive");
+        return io::Error::other(text);
+    }
+    io::Error::new(error.kind(), format!("{shown}: {error}"))
 }

@@ -20,16 +20,22 @@ const SAID_CHARS: usize = 2000;
 
 /// Variables of the host that would point git at another repository are not passed on. These make it silent, and have it
 /// start no program that a repository names: a session may have worked there.
-const SETTINGS: [(&str, &str); 9] = [
+const SETTINGS: [(&str, &str); 15] = [
     ("GIT_TERMINAL_PROMPT", "0"),
     ("GIT_OPTIONAL_LOCKS", "0"),
     ("LC_ALL", "C"),
     ("GIT_EDITOR", "true"),
-    ("GIT_CONFIG_COUNT", "2"),
+    ("GIT_NO_LAZY_FETCH", "1"),
+    ("GIT_LFS_SKIP_SMUDGE", "1"),
+    ("GIT_CONFIG_COUNT", "4"),
     ("GIT_CONFIG_KEY_0", "core.hooksPath"),
     ("GIT_CONFIG_VALUE_0", "/dev/null"),
     ("GIT_CONFIG_KEY_1", "core.fsmonitor"),
     ("GIT_CONFIG_VALUE_1", "false"),
+    ("GIT_CONFIG_KEY_2", "protocol.allow"),
+    ("GIT_CONFIG_VALUE_2", "never"),
+    ("GIT_CONFIG_KEY_3", "core.sshCommand"),
+    ("GIT_CONFIG_VALUE_3", "false"),
 ];
 
 /// Variables that lead to a person's settings, which are none of a sandbox's business.
@@ -62,8 +68,11 @@ impl Git {
     /// What may be done with a tree that a session in a sandbox has left. Repositories name programs in more ways than can be
     /// forbidden one by one (filters, drivers, repositories within), so git looks at it in a sandbox of its own: it may read
     /// the tree and the repository behind it, and nothing else.
-    pub(super) fn looking_at(&self, work: &Utf8Path) -> Looking<'_> {
+    /// Only what no sandbox has held is looked at without one.
+    pub(super) fn looking_at(&self, work: &Utf8Path, confined: bool) -> Looking<'_> {
         Looking {
+            confined,
+            may_change: false,
             git: self,
             roots: guard::common_git_directory(work).into_iter().chain([work.to_owned()]).collect(),
         }
@@ -99,24 +108,28 @@ impl Git {
     }
 }
 
-/// git, looking at a tree that somebody else has left. Changes nothing.
+/// git in a tree that somebody else has left or a repository in which somebody else has worked.
 #[derive(Debug)]
 pub(super) struct Looking<'g> {
     git: &'g Git,
     roots: Vec<Utf8PathBuf>,
+    confined: bool,
+    may_change: bool,
 }
 
 impl Looking<'_> {
+    /// With leave to change the tree and the repository behind it.
+    pub(super) fn may_change(self) -> Self {
+        Self { may_change: true, ..self }
+    }
+
     /// Runs git there and leaves it to the caller what a failure means.
     pub(super) fn try_run(
         &self,
         work: &Utf8Path,
         arguments: &[&str],
     ) -> Result<tool::Finished, WorkspaceError> {
-        // Where nothing can be confined, no session was either: it could have done all of it itself.
-        let confines =
-            |launcher: &&Arc<Launcher>| launcher.support().is_ok_and(|support| support.best().is_some());
-        let Some(launcher) = self.git.launcher.as_ref().filter(confines) else {
+        let Some(launcher) = self.git.launcher.as_ref().filter(|_| self.confined) else {
             return self.git.try_run(work, arguments);
         };
         let passed = self.git.environment.iter().filter(|(name, _)| !OF_PERSON.contains(&name.as_str()));
@@ -125,7 +138,9 @@ impl Looking<'_> {
         let tools = toolchains(path.unwrap_or_default(), None, |_| true).roots;
         let policy = Policy::new(work).with_variable("GIT_CONFIG_GLOBAL", "/dev/null");
         let policy = passed.fold(policy, |policy, (name, value)| policy.with_variable(name, value));
-        let policy = self.roots.iter().cloned().chain(tools).fold(policy, Policy::allow_read);
+        let policy = tools.into_iter().fold(policy, Policy::allow_read);
+        let allow = if self.may_change { Policy::allow_write } else { Policy::allow_read };
+        let policy = self.roots.iter().cloned().fold(policy, allow);
         let argv: Vec<_> = ["git"].iter().chain(arguments).map(|word| (*word).to_owned()).collect();
         tool::run_confined(launcher, policy, &argv, BOUND).map_err(|source| WorkspaceError::Io {
             doing: "look in a sandbox at",

@@ -16,6 +16,7 @@ pub mod log;
 pub mod metadata;
 mod prepare;
 mod remove;
+mod tree;
 mod worktree;
 
 pub use environment::{HostEnvironment, RunPlace, child_environment};

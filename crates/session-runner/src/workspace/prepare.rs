@@ -11,7 +11,7 @@ use super::error::WorkspaceError;
 use super::git::Git;
 use super::home;
 use super::layout::{Layout, SessionDir};
-use super::remove::remove_tree;
+use super::tree::{make_beneath, remove_tree};
 use super::worktree::Repository;
 
 /// What workspace a session wants.
@@ -25,6 +25,8 @@ pub struct WorkspaceRequest {
     pub project: Option<Utf8PathBuf>,
     /// What a worktree begins from, as git names commits; the commit that is checked out, where it is `None`.
     pub base: Option<String>,
+    /// Whether a sandbox holds the session: then what is made for it is made in one too, as far as others have a say in it.
+    pub confined: bool,
 }
 
 /// A workspace that can be worked in.
@@ -86,7 +88,9 @@ pub fn prepare(layout: &Layout, git: &Git, request: &WorkspaceRequest) -> Result
         (_, Some(_)) | (None, None) => dir.work(),
     };
     // Only a part of the project that is not committed can be missing from its worktree.
-    fs::create_dir_all(&cwd).map_err(|error| WorkspaceError::io("create the directory", &cwd, error))?;
+    if let Some(repository) = &repository {
+        make_beneath(&dir.work(), &repository.below)?;
+    }
     Ok(Workspace { dir, kind: request.kind, cwd, project, branch, found })
 }
 
@@ -149,7 +153,7 @@ impl Plan<'_> {
         let work = self.dir.work();
         match (self.request.kind, self.repository, branch, commit) {
             (WorkspaceKind::Worktree, Some(repository), Some(branch), Some(commit)) => {
-                repository.add(self.git, &work, branch, commit)
+                repository.add(self.git, &work, branch, commit, self.request.confined)
             }
             (WorkspaceKind::InPlace, ..) => Ok(()),
             (WorkspaceKind::Scratch | WorkspaceKind::Worktree, ..) => make_directory(&work),

@@ -1,8 +1,7 @@
 //! Removing a workspace: what is worth keeping first, and so that a crash half way can be made good.
 
-use std::fs::{self, Permissions};
+use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt as _;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use session_core::{SessionId, WorkspaceKind};
@@ -11,6 +10,7 @@ use super::archive;
 use super::error::WorkspaceError;
 use super::git::Git;
 use super::layout::{Layout, SessionDir};
+use super::tree::remove_tree;
 use super::worktree::{BranchFate, Repository, WorktreeState, inspect};
 
 /// The ending of the name of a directory that is being removed.
@@ -29,6 +29,8 @@ pub struct Removal<'a> {
     pub force: bool,
     /// Whether to archive the workspace before.
     pub archive: bool,
+    /// Whether a sandbox has held the session: then git looks at its tree in one too, or not at all.
+    pub confined: bool,
 }
 
 /// What a removal came to.
@@ -53,9 +55,9 @@ pub fn remove(layout: &Layout, git: &Git, removal: &Removal<'_>) -> Result<Remov
             removed.archive = Some(archive::write(layout, &dir)?);
         }
         if let Some(repository) = &worktree {
-            if dir.work().exists() {
-                repository.remove(git, &dir.work())?;
-            }
+            // By us: git would walk it by paths and by its stack.
+            remove_tree(&dir.work())?;
+            repository.forget(git, &dir.work())?;
             removed.branch = Some(repository.delete_branch(git, &dir.branch())?);
         }
         remove_tree(&dir.removing())?;
@@ -78,9 +80,13 @@ pub fn finish_removals(layout: &Layout) -> Result<Vec<SessionId>, WorkspaceError
     for entry in entries {
         let entry = entry.map_err(|error| WorkspaceError::io("list", &sessions, error))?;
         let session = entry.file_name().strip_suffix(REMOVING).and_then(|id| id.parse::<SessionId>().ok());
-        if let Some(session) = session {
-            remove_tree(entry.path())?;
-            finished.push(session);
+        let Some(session) = session else { continue };
+        match remove_tree(entry.path()) {
+            Ok(()) => finished.push(session),
+            // It takes room, and nothing more; a host must not be kept from starting by what a session has left.
+            Err(error) => {
+                tracing::warn!(%session, %error, "the removal of a workspace could not be finished")
+            }
         }
     }
     Ok(finished)
@@ -96,7 +102,7 @@ fn worktree(
         return Ok(None);
     }
     if !removal.force {
-        let state = inspect(git, &dir.work(), &dir.branch());
+        let state = inspect(git, &dir.work(), &dir.branch(), removal.confined);
         match state {
             WorktreeState::Gone | WorktreeState::Saved => {}
             WorktreeState::Unsaved { .. } | WorktreeState::Unknown { .. } => {
@@ -120,35 +126,5 @@ fn is_directory(path: &Utf8Path) -> Result<bool, WorkspaceError> {
         Ok(_) => Err(WorkspaceError::NotADirectory(path.to_owned())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(WorkspaceError::io("look at", path, error)),
-    }
-}
-
-/// Removes a directory with all that is in it, if it is there. Links in it are removed, never followed.
-pub(super) fn remove_tree(path: &Utf8Path) -> Result<(), WorkspaceError> {
-    let outcome = match fs::remove_dir_all(path) {
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            // Some tools make their directories read-only, to keep people from changing what is in them.
-            open_up(path);
-            fs::remove_dir_all(path)
-        }
-        outcome => outcome,
-    };
-    match outcome {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(WorkspaceError::io("remove", path, error))
-        }
-        Ok(()) | Err(_) => Ok(()),
-    }
-}
-
-/// Lets the owner into all directories. What cannot be changed shows when it cannot be removed.
-fn open_up(root: &Utf8Path) {
-    let mut next = vec![root.to_owned()];
-    while let Some(directory) = next.pop() {
-        let _shows_later = fs::set_permissions(&directory, Permissions::from_mode(0o700));
-        let Ok(entries) = directory.read_dir_utf8() else { continue };
-        // The kind is that of the entry itself: a link is no directory.
-        let inner = entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-        next.extend(inner.map(|entry| entry.path().to_owned()));
     }
 }

@@ -54,10 +54,16 @@ impl Repository {
         work: &Utf8Path,
         branch: &str,
         commit: &str,
+        confined: bool,
     ) -> Result<(), WorkspaceError> {
         let existed = self.has_branch(git, branch)?;
-        let order = ["worktree", "add", "--no-track", "-b", branch, "--", work.as_str(), commit];
-        let Err(error) = git.run(&self.project, &order) else { return Ok(()) };
+        // Checking out runs the filters that the repository names, and somebody else may have named them: in a sandbox.
+        let order =
+            ["worktree", "add", "--no-checkout", "--no-track", "-b", branch, "--", work.as_str(), commit];
+        let made = git.run(&self.project, &order).and_then(|_| {
+            git.looking_at(work, confined).may_change().run(work, &["reset", "--hard", "--quiet"])
+        });
+        let Err(error) = made else { return Ok(()) };
         self.take_back(git, work, if existed { None } else { Some(branch) });
         Err(error)
     }
@@ -78,10 +84,13 @@ impl Repository {
         }
     }
 
-    /// Removes the worktree, whatever it holds: whether that is saved was seen before, in a sandbox. git itself would look
-    /// once more without one, and run what the session's repository names.
-    pub(super) fn remove(&self, git: &Git, work: &Utf8Path) -> Result<(), WorkspaceError> {
-        git.run(&self.project, &["worktree", "remove", "--force", "--", work.as_str()]).map(drop)
+    /// Has git forget a worktree whose directory is gone. Whether what it held was saved was seen before, in a sandbox: git
+    /// itself would look without one, and run what the session's repository names.
+    pub(super) fn forget(&self, git: &Git, work: &Utf8Path) -> Result<(), WorkspaceError> {
+        let order = ["worktree", "remove", "--force", "--", work.as_str()];
+        let answer = git.try_run(&self.project, &order)?;
+        let unknown = String::from_utf8_lossy(&answer.stderr).contains("is not a working tree");
+        if answer.success || unknown { Ok(()) } else { Err(failed(&self.project, &order, &answer.stderr)) }
     }
 
     /// Deletes the branch if it carries nothing of its own.
@@ -156,16 +165,17 @@ impl fmt::Display for WorktreeState {
     }
 }
 
-/// Looks for unsaved work, in a sandbox where git has a launcher. Changes nothing.
+/// Looks for unsaved work. What a session in a sandbox has left is looked at in one too. Changes nothing.
 #[must_use]
-pub fn inspect(git: &Git, work: &Utf8Path, branch: &str) -> WorktreeState {
+pub fn inspect(git: &Git, work: &Utf8Path, branch: &str, confined: bool) -> WorktreeState {
     if !work.is_dir() {
         return WorktreeState::Gone;
     }
-    look(git, work, branch).unwrap_or_else(|error| WorktreeState::Unknown { why: error.to_string() })
+    look(git, work, branch, confined)
+        .unwrap_or_else(|error| WorktreeState::Unknown { why: error.to_string() })
 }
 
-fn look(git: &Git, work: &Utf8Path, branch: &str) -> Result<WorktreeState, WorkspaceError> {
+fn look(git: &Git, work: &Utf8Path, branch: &str, confined: bool) -> Result<WorktreeState, WorkspaceError> {
     // Without this file git would look further up, and speak of some other repository.
     if !work.join(".git").exists() {
         return Err(WorkspaceError::NotARepository(work.to_owned()));
@@ -178,7 +188,7 @@ fn look(git: &Git, work: &Utf8Path, branch: &str) -> Result<WorktreeState, Works
         "--untracked-files=all",
         "--ignore-submodules=none",
     ];
-    let git = git.looking_at(work);
+    let git = git.looking_at(work, confined);
     let files = git.try_run(work, &status)?;
     if !files.success {
         return Err(failed(work, &status, &files.stderr));

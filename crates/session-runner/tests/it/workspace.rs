@@ -51,7 +51,13 @@ impl Ground {
 }
 
 pub(crate) fn request(kind: WorkspaceKind, project: Option<&Utf8Path>) -> WorkspaceRequest {
-    WorkspaceRequest { session: ids().0, kind, project: project.map(ToOwned::to_owned), base: None }
+    WorkspaceRequest {
+        session: ids().0,
+        kind,
+        project: project.map(ToOwned::to_owned),
+        base: None,
+        confined: true,
+    }
 }
 
 pub(crate) fn removal(request: &WorkspaceRequest) -> Removal<'_> {
@@ -61,6 +67,7 @@ pub(crate) fn removal(request: &WorkspaceRequest) -> Removal<'_> {
         project: request.project.as_deref(),
         force: false,
         archive: false,
+        confined: true,
     }
 }
 

@@ -45,7 +45,7 @@ fn worktree(ground: &Ground) -> (Utf8PathBuf, WorkspaceRequest, Workspace) {
 }
 
 fn state(ground: &Ground, workspace: &Workspace) -> WorktreeState {
-    inspect_worktree(&ground.git, &workspace.dir.work(), &workspace.dir.branch())
+    inspect_worktree(&ground.git, &workspace.dir.work(), &workspace.dir.branch(), true)
 }
 
 fn branches(project: &Utf8Path) -> Vec<String> {

@@ -95,9 +95,17 @@ fn finding(confinement: &Confinement) -> Finding {
             format!("level {level}: {out} attempts to break out succeeded, {held} promises held"),
             Some("run nothing here that you do not trust, and report this with the list below".into()),
         ),
+        Some(level) if held == 0 => (
+            Severity::Error,
+            format!("level {level}: no promise could be tried, so none is known to hold"),
+            None,
+        ),
         Some(level) => {
-            let severity = if level == Level::Full { Severity::Ok } else { Severity::Warning };
-            (severity, format!("level {level}: {held} promises held when they were tried"), None)
+            let untried = of(|outcome| matches!(outcome, Outcome::NotTried { .. }));
+            let sound = level == Level::Full && untried == 0;
+            let severity = if sound { Severity::Ok } else { Severity::Warning };
+            let rest = if untried > 0 { format!(", {untried} could not be tried") } else { String::new() };
+            (severity, format!("level {level}: {held} promises held when they were tried{rest}"), None)
         }
     };
     Finding { check: "sandbox", level, found, hint }
@@ -157,6 +165,9 @@ mod tests {
         assert_eq!(found(&with(Some(Level::Floor), &[Outcome::Held])), Severity::Warning);
         assert_eq!(found(&with(Some(Level::Full), &[Outcome::Held, Outcome::GotOut])), Severity::Error);
         assert_eq!(found(&with(None, &[])), Severity::Error);
+        assert_eq!(found(&with(Some(Level::Full), &[])), Severity::Error);
+        let untried = Outcome::NotTried { why: "it is not there".into() };
+        assert_eq!(found(&with(Some(Level::Full), &[Outcome::Held, untried])), Severity::Warning);
     }
 
     #[test]
