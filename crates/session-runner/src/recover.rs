@@ -192,7 +192,9 @@ impl Left<'_> {
 
     async fn end(&self, run: Run, ending: Ending, result: Option<Payload>) -> StoreResult<Run> {
         let run = reach(self.coordinator, run, ending.kind).await?;
-        let result = outcome::with_changes(result, &self.directory, run.id);
+        let (directory, id) = (self.directory.clone(), run.id);
+        let told = tokio::task::spawn_blocking(move || outcome::changes(&directory, id)).await;
+        let result = outcome::with_changes(result, &told.unwrap_or_default());
         let finished = self.coordinator.finish(run.fence(), ending, result).await?;
         self.record(&finished);
         Ok(finished)

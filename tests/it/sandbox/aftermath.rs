@@ -29,8 +29,7 @@ fn cleaning_up_goes_nowhere_else() {
             let ground = Ground::new(who);
             ground.file("outside/secret", HIDDEN);
             let outside = ground.path("outside");
-            // What its owner cannot read cannot be archived, and is kept.
-            let mode = if who == Who::User && !options.is_empty() { "700" } else { "0" };
+            let mode = "0";
             let arguments = ["--json", "run", "--", "sh", "-c", TRAPS, outside.as_str(), mode];
             let ran = ground.ran(ground.home.run(&arguments));
             let ran = ran.completed();
@@ -99,4 +98,70 @@ touch $ROOMETTE_SESSION_ID/work/committed; ls; for other in ses_*; do
             assert!(ground.home.session(session).join("work/committed").exists());
         }
     }
+}
+
+/// A session plants a repository with a filter below its project; the host checks a worktree of it out for the next one.
+#[test]
+fn a_checkout_runs_nothing_that_a_session_named() {
+    if skipped() {
+        return;
+    }
+    for who in Who::all() {
+        let ground = Ground::new(who);
+        let script = "git config --global user.name P; git config --global user.email p@example.com
+mkdir -p project/part; cd project; git init -q; echo one > part/file; git add .; git commit -qm one";
+        ground.outside(script).ok();
+        let (project, trace) = (ground.path("project"), ground.path("trace"));
+        let plant = format!(
+            "cd part; git init -q; echo '* filter=evil' > .gitattributes; git add .; git commit -qm planted
+git config filter.evil.smudge 'echo ran >> {trace}; cat'; git config filter.evil.clean 'echo ran >> {trace}; cat'"
+        );
+        let in_place =
+            ["--json", "run", "--in-place", "--project", project.as_str(), "--", "sh", "-c", &plant];
+        ground.ran(ground.home.run(&in_place)).completed();
+        let part = project.join("part");
+        let next = ["--json", "run", "--project", part.as_str(), "--", "cat", "file"];
+        let ran = ground.ran(ground.home.run(&next)).completed();
+        assert_eq!(ran.log.stdout, "one\n", "{who:?}: {ran:?}");
+        ground.home.until_free();
+        ground.home.run(&["cleanup", "--older-than=0s", "--force", &ran.id]).ok();
+        assert!(!trace.exists(), "{who:?}: the host has run what a session named");
+    }
+}
+
+/// The place in which a session starts is made again by the host, and not where a link leads that the session put there.
+#[test]
+fn nothing_is_made_where_a_planted_link_leads() {
+    if skipped() {
+        return;
+    }
+    for who in Who::all() {
+        let ground = Ground::new(who);
+        let script = "git config --global user.name P; git config --global user.email p@example.com
+mkdir -p project/a/b outside; cd project; git init -q; echo one > a/b/file; git add .; git commit -qm one";
+        ground.outside(script).ok();
+        let (deep, outside) = (ground.path("project/a/b"), ground.path("outside"));
+        let link = format!("cd ../..; rm -rf a; ln -s {outside} a");
+        let arguments = ["--json", "run", "--worktree", "--project", deep.as_str(), "--", "sh", "-c", &link];
+        let ran = ground.ran(ground.home.run(&arguments)).completed();
+        let again = ground.home.run(&["resume", &ran.id, "--", "true"]);
+        assert_eq!(again.code, 1, "{who:?}: {again:?}");
+        assert_eq!(outside.read_dir_utf8().unwrap().count(), 0, "{who:?}");
+    }
+}
+
+/// Deeper than any path is long and any stack is high.
+#[test]
+fn a_tree_without_a_bottom_goes_too() {
+    if skipped() {
+        return;
+    }
+    let ground = Ground::new(Who::all()[0]);
+    let dig = "import os\nfor _ in range(5000): os.mkdir('d'); os.chdir('d')";
+    let ran = ground.ran(ground.home.run(&["--json", "run", "--", "python3", "-c", dig])).completed();
+    ground.home.until_free();
+    let refused = ground.home.run(&["cleanup", "--older-than=0s", "--archive", &ran.id]);
+    assert!(format!("{refused:?}").contains("deeper than an archive can hold"), "{refused:?}");
+    ground.home.run(&["cleanup", "--older-than=0s", &ran.id]).ok();
+    assert!(!ground.home.session(&ran.id).exists());
 }

@@ -339,7 +339,9 @@ impl Execution {
     /// Says how the run ended, until the store has it or says that it is not ours.
     async fn finish(&mut self, ending: Ending, result: Option<Payload>) {
         let said = self.progress.last_line(self.run.id);
-        let result = outcome::with_changes(result, &self.directory(), self.run.id);
+        let (directory, run) = (self.directory(), self.run.id);
+        let told = tokio::task::spawn_blocking(move || outcome::changes(&directory, run)).await;
+        let result = outcome::with_changes(result, &told.unwrap_or_default());
         let mut wait = RETRY_FIRST;
         loop {
             self.progress.line(self.run.id, said.clone());

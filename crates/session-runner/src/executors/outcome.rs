@@ -121,13 +121,17 @@ pub(crate) fn result(outcome: &RunOutcome) -> Option<Payload> {
     Some(Payload::from_value(&result))
 }
 
-/// Adds to a `result` what its keeper found changed among the names that run code elsewhere. A record that cannot be
-/// read adds nothing: the names are in the session's log too.
-pub(crate) fn with_changes(result: Option<Payload>, directory: &SessionDir, run: RunId) -> Option<Payload> {
-    let told = told(&directory.keeper_state(), run).unwrap_or_else(|error| {
+/// What a run has changed among the names that run code elsewhere. What cannot be found out is nothing: the names are in the
+/// session's log too. Blocks.
+pub(crate) fn changes(directory: &SessionDir, run: RunId) -> Told {
+    told(&directory.keeper_state(), run).unwrap_or_else(|error| {
         tracing::warn!(%run, %error, "what a run has changed among watched names could not be found out");
         Told::default()
-    });
+    })
+}
+
+/// Adds to a `result` what the run has changed.
+pub(crate) fn with_changes(result: Option<Payload>, told: &Told) -> Option<Payload> {
     if told.changes.is_empty() {
         return result;
     }

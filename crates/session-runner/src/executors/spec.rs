@@ -1,8 +1,9 @@
 //! What a keeper is told to start: in which sandbox, with which environment, under which limits.
 
+use std::fs;
 use std::sync::Arc;
 
-use sandbox::SealedPolicy;
+use camino::Utf8PathBuf;
 use serde_json::{Value, json};
 use session_core::WorkspaceKind;
 use session_core::event::Payload;
@@ -11,10 +12,11 @@ use session_core::sandbox::{NetworkSpec, SandboxLevel, SandboxSpec};
 use session_manager::recovery::OnHostLoss;
 
 use super::command::{Execution, milliseconds, sentence};
+use crate::confinement::Launcher;
 use crate::egress::{Denied, Egress};
 use crate::process::{Applied, CgroupPreference, Confinement, KeeperSpec, Setting, TreeLimits, protocol};
 use crate::scope::{Grounds, policy, watched};
-use crate::workspace::{HostEnvironment, RunPlace, Workspace, child_environment};
+use crate::workspace::{HostEnvironment, RunPlace, SessionDir, Workspace, child_environment};
 
 impl Execution {
     /// All that the run's keeper needs to know.
@@ -23,21 +25,24 @@ impl Execution {
         workspace: &Workspace,
         egress: Option<&Egress>,
     ) -> Result<KeeperSpec, Ending> {
-        let directory = self.directory();
-        let spec = &self.session.sandbox;
+        let (directory, spec) = (self.directory(), self.session.sandbox.clone());
         let env = self.environment()?;
-        let grounds = Grounds {
-            directory: &directory,
+        let made = Made {
+            launcher: Arc::clone(&self.options.launcher),
+            spec: spec.clone(),
+            directory: directory.clone(),
             kind: workspace.kind,
-            project: self.session.workspace.project.as_deref(),
-            cwd: &workspace.cwd,
-            egress: egress.map(Egress::socket),
+            project: self.session.workspace.project.clone(),
+            cwd: workspace.cwd.clone(),
+            egress: egress.map(|egress| egress.socket().to_owned()),
+            env,
         };
-        let watch = watched(spec, &grounds);
-        let setting = match policy(spec, &grounds, &env) {
-            None => Setting::Open { env, cwd: workspace.cwd.clone() },
-            Some(policy) => self.confined(policy).await?,
-        };
+        // It looks at the disk.
+        let made = tokio::task::spawn_blocking(move || made.setting());
+        let unavailable =
+            |message: String| Ending::because(EndKind::Failed, ReasonCode::SandboxUnavailable, None, message);
+        let (setting, watch) =
+            made.await.map_err(|error| unavailable(error.to_string()))?.map_err(unavailable)?;
         Ok(KeeperSpec {
             session: self.session.id,
             run: self.run.id,
@@ -101,25 +106,6 @@ impl Execution {
         })
     }
 
-    /// The policy, approved: its directories are held to be what they are at this moment.
-    async fn confined(&self, policy: sandbox::Policy) -> Result<Setting, Ending> {
-        let launcher = Arc::clone(&self.options.launcher);
-        let approved = tokio::task::spawn_blocking(move || {
-            let support = launcher.support().map_err(|error| sentence(&error))?;
-            let level = support.choose(&policy).map_err(|error| sentence(&error))?;
-            let sealed: SealedPolicy = policy.seal().map_err(|error| error.to_string())?;
-            Ok(Setting::Confined(Box::new(Confinement {
-                roots: sealed.places(),
-                policy: sealed.policy().clone(),
-                level,
-                launcher: launcher.arguments().to_vec(),
-            })))
-        });
-        let unavailable =
-            |message: String| Ending::because(EndKind::Failed, ReasonCode::SandboxUnavailable, None, message);
-        approved.await.map_err(|error| unavailable(error.to_string()))?.map_err(unavailable)
-    }
-
     /// What is recorded of the sandbox that was applied.
     pub(super) fn report(&self, applied: &Applied) -> Payload {
         report(&self.session.sandbox, self.session.workspace.kind, applied)
@@ -136,6 +122,48 @@ impl Execution {
             let message = format!("its proxy cannot listen: {}", sentence(&error));
             Ending::because(EndKind::Failed, ReasonCode::SandboxUnavailable, None, message)
         })
+    }
+}
+
+/// All that a run's setting is made of.
+struct Made {
+    launcher: Arc<Launcher>,
+    spec: SandboxSpec,
+    directory: SessionDir,
+    kind: WorkspaceKind,
+    project: Option<Utf8PathBuf>,
+    cwd: Utf8PathBuf,
+    egress: Option<Utf8PathBuf>,
+    env: Vec<(String, String)>,
+}
+
+impl Made {
+    /// The setting, and what is watched. A policy is approved here: its directories are held to be what they are at this
+    /// moment. Otherwise a sentence that says why it cannot be had.
+    fn setting(self) -> Result<(Setting, Vec<Utf8PathBuf>), String> {
+        let repository = fs::read_to_string(self.directory.repository()).ok().map(Utf8PathBuf::from);
+        let grounds = Grounds {
+            directory: &self.directory,
+            kind: self.kind,
+            project: self.project.as_deref(),
+            cwd: &self.cwd,
+            repository: repository.as_deref(),
+            egress: self.egress.as_deref(),
+        };
+        let watch = watched(&self.spec, &grounds);
+        let Some(policy) = policy(&self.spec, &grounds, &self.env) else {
+            return Ok((Setting::Open { env: self.env, cwd: self.cwd }, watch));
+        };
+        let support = self.launcher.support().map_err(|error| sentence(&error))?;
+        let level = support.choose(&policy).map_err(|error| sentence(&error))?;
+        let sealed = policy.seal().map_err(|error| error.to_string())?;
+        let confinement = Confinement {
+            roots: sealed.places(),
+            policy: sealed.policy().clone(),
+            level,
+            launcher: self.launcher.arguments().to_vec(),
+        };
+        Ok((Setting::Confined(Box::new(confinement)), watch))
     }
 }
 

@@ -18,6 +18,8 @@ pub struct Grounds<'a> {
     pub project: Option<&'a Utf8Path>,
     /// Where its programs start.
     pub cwd: &'a Utf8Path,
+    /// The repository that its worktree was made of.
+    pub repository: Option<&'a Utf8Path>,
     /// The socket of its proxy, where it has one.
     pub egress: Option<&'a Utf8Path>,
 }
@@ -72,6 +74,8 @@ pub fn policy(spec: &SandboxSpec, grounds: &Grounds<'_>, env: &[(String, String)
         .allow_read(directory.context());
     if grounds.kind == WorkspaceKind::Worktree
         && let Some(repository) = guard::common_git_directory(&work)
+        // A worktree that leads elsewhere by now gets nothing there.
+        && grounds.repository == Some(repository.as_path())
     {
         policy = policy.allow_write(repository);
     }
@@ -114,7 +118,14 @@ mod tests {
     fn a_scratch_session_has_its_own_directories_and_nothing_else() {
         let directory = directory();
         let (work, kind) = (directory.work(), WorkspaceKind::Scratch);
-        let grounds = Grounds { directory: &directory, kind, project: None, cwd: &work, egress: None };
+        let grounds = Grounds {
+            directory: &directory,
+            kind,
+            project: None,
+            cwd: &work,
+            repository: None,
+            egress: None,
+        };
         let env = [("A".into(), "1".into())];
         let policy = policy(&SandboxSpec::default(), &grounds, &env).unwrap();
         assert_eq!(
@@ -137,8 +148,10 @@ mod tests {
         fs::write(project.join(".git/config"), "").unwrap();
         let directory = directory();
         let kind = WorkspaceKind::InPlace;
-        let grounds =
-            Grounds { directory: &directory, kind, project: Some(project), cwd: project, egress: None };
+        let (cwd, repository) = (project, None);
+        let project = Some(project);
+        let grounds = Grounds { directory: &directory, kind, project, cwd, repository, egress: None };
+        let project = cwd;
         let spec = SandboxSpec {
             read: ["/opt/tools".into(), "/srv/both".into()].into(),
             write: ["/srv/both".into()].into(),
@@ -161,7 +174,14 @@ mod tests {
     fn off_is_no_policy() {
         let directory = directory();
         let (work, kind) = (directory.work(), WorkspaceKind::Scratch);
-        let grounds = Grounds { directory: &directory, kind, project: None, cwd: &work, egress: None };
+        let grounds = Grounds {
+            directory: &directory,
+            kind,
+            project: None,
+            cwd: &work,
+            repository: None,
+            egress: None,
+        };
         let spec = SandboxSpec { level: SandboxLevel::Off, ..SandboxSpec::default() };
         assert_eq!(policy(&spec, &grounds, &[]), None);
     }

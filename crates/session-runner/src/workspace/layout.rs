@@ -137,6 +137,12 @@ impl SessionDir {
         self.root.join("egress")
     }
 
+    /// Which repository a worktree is of, as it was when the worktree was made. No session can write it.
+    #[must_use]
+    pub fn repository(&self) -> Utf8PathBuf {
+        self.root.join("repository")
+    }
+
     /// The state file of the last run's keeper.
     #[must_use]
     pub fn keeper_state(&self) -> Utf8PathBuf {

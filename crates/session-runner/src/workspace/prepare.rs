@@ -5,9 +5,11 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 
 use camino::{Utf8Path, Utf8PathBuf};
+use sandbox::guard;
 use session_core::{SessionId, WorkspaceKind};
 
 use super::error::WorkspaceError;
+use super::file::{Outlives, replace};
 use super::git::Git;
 use super::home;
 use super::layout::{Layout, SessionDir};
@@ -153,11 +155,20 @@ impl Plan<'_> {
         let work = self.dir.work();
         match (self.request.kind, self.repository, branch, commit) {
             (WorkspaceKind::Worktree, Some(repository), Some(branch), Some(commit)) => {
-                repository.add(self.git, &work, branch, commit, self.request.confined)
+                repository.add(self.git, &work, branch, commit, self.request.confined)?;
+                self.note_repository(&work)
             }
             (WorkspaceKind::InPlace, ..) => Ok(()),
             (WorkspaceKind::Scratch | WorkspaceKind::Worktree, ..) => make_directory(&work),
         }
+    }
+
+    /// Writes down which repository it is, before a session could lead its worktree elsewhere.
+    fn note_repository(&self, work: &Utf8Path) -> Result<(), WorkspaceError> {
+        let Some(repository) = guard::common_git_directory(work) else { return Ok(()) };
+        let path = self.dir.repository();
+        replace(&path, repository.as_str().as_bytes(), Outlives::Processes)
+            .map_err(|error| WorkspaceError::io("write the file", &path, error))
     }
 
     /// Makes what a session may have removed itself, and nothing is lost by.

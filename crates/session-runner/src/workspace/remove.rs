@@ -85,7 +85,7 @@ pub fn finish_removals(layout: &Layout) -> Result<Vec<SessionId>, WorkspaceError
             Ok(()) => finished.push(session),
             // It takes room, and nothing more; a host must not be kept from starting by what a session has left.
             Err(error) => {
-                tracing::warn!(%session, %error, "the removal of a workspace could not be finished")
+                tracing::warn!(%session, %error, "the removal of a workspace could not be finished");
             }
         }
     }
