@@ -13,7 +13,7 @@ use crate::{output, view};
 /// Of how many runs it is told. Of more, `roomette events` tells.
 const RUNS_MAX: usize = 100;
 /// How far back a run's result may lie in its session's log.
-const EVENTS: u32 = 16;
+const EVENTS: u32 = 64;
 /// How many names, and how many endpoints, are told of each.
 const LINES_MAX: usize = 8;
 

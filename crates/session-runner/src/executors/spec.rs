@@ -156,7 +156,9 @@ impl Made {
         };
         let support = self.launcher.support().map_err(|error| sentence(&error))?;
         let level = support.choose(&policy).map_err(|error| sentence(&error))?;
-        let sealed = policy.seal().map_err(|error| error.to_string())?;
+        let sealed = policy.seal().map_err(|error| {
+            format!("{error}; the session was given it when it was made: put it back, or make a new session")
+        })?;
         let confinement = Confinement {
             roots: sealed.places(),
             policy: sealed.policy().clone(),
