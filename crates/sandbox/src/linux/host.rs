@@ -5,6 +5,11 @@ use std::io::{self, BufRead, BufReader, Read as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
 
 use super::wire::{ANSWER_BYTES_MAX, Answer, Request, Stage, VERSION, receive_byte, send};
 use crate::launch::{ANSWER_WAIT_MAX, Confined, LaunchError, Lifeline};
@@ -34,7 +39,7 @@ impl SealedPolicy {
         stdin: Option<OwnedFd>,
     ) -> Result<Confined, LaunchError> {
         let Started { mut child, socket } = self.start(launcher, level, argv, stdin)?;
-        match answer(&socket, level) {
+        match answer(&socket, level, monotonic().saturating_add(ANSWER_WAIT_MAX)) {
             // The socket on which it was told is the lifeline from now on: nothing more is said on it.
             Ok((Answer::Confined(report), account)) => {
                 Ok(Confined { child, report, lifeline: Lifeline::new(socket.into()), account })
@@ -90,7 +95,7 @@ impl Support {
             let mut command = launcher();
             command.stdout(Stdio::null()).stderr(Stdio::null());
             let Started { mut child, socket } = sealed.start(command, level, &[], None)?;
-            let answer = answer(&socket, level);
+            let answer = answer(&socket, level, monotonic().saturating_add(ANSWER_WAIT_MAX));
             end(&mut child);
             Ok(match answer.map_err(LaunchError::Silent)?.0 {
                 Answer::Confined(report) => Offer::Works { report },
@@ -103,16 +108,60 @@ impl Support {
 
 /// The launcher's last word. At full it speaks once, when the program runs, and hands over the account of the first
 /// process inside before that. At floor it becomes the program, which ends the socket; if that fails it speaks again.
-fn answer(socket: &UnixStream, level: Level) -> io::Result<(Answer, Option<File>)> {
-    socket.set_read_timeout(Some(ANSWER_WAIT_MAX))?;
+/// All of it has come by `until`, as [`monotonic`] counts, or it is an error.
+fn answer(socket: &UnixStream, level: Level, until: Duration) -> io::Result<(Answer, Option<File>)> {
+    let answering = Answering { socket, until };
+    answering.wait()?;
     let (byte, mut descriptors) = receive_byte(socket)?;
     let account = descriptors.pop().map(File::from);
     let begun: Vec<u8> = byte.into_iter().filter(|_| account.is_none()).collect();
-    let mut reader = BufReader::new(begun.as_slice().chain(socket).take(ANSWER_BYTES_MAX));
+    let mut reader = BufReader::new(begun.as_slice().chain(answering).take(ANSWER_BYTES_MAX));
     let first = line(&mut reader)?
         .ok_or_else(|| io::Error::new(io::ErrorKind::UnexpectedEof, "it ended without a word"))?;
     let second = if level == Level::Floor { line(&mut reader)? } else { None };
     Ok((second.unwrap_or(first), account))
+}
+
+/// A launcher's end of the socket, read until one moment: each read gets what time the ones before it have left.
+struct Answering<'s> {
+    socket: &'s UnixStream,
+    until: Duration,
+}
+
+impl Answering<'_> {
+    /// Until there is something to read, or the end.
+    fn wait(&self) -> io::Result<()> {
+        loop {
+            let left = self.until.saturating_sub(monotonic());
+            let left = Timespec::try_from(left).map_err(io::Error::other)?;
+            match poll(&mut [PollFd::new(self.socket, PollFlags::IN)], Some(&left)) {
+                Ok(0) => {
+                    let message = format!("its whole answer takes longer than {ANSWER_WAIT_MAX:?}");
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, message));
+                }
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+impl io::Read for Answering<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.wait()?;
+        let mut socket = self.socket;
+        socket.read(buffer)
+    }
+}
+
+/// The clock that only goes forward.
+fn monotonic() -> Duration {
+    let now = clock_gettime(ClockId::Monotonic);
+    Duration::new(
+        u64::try_from(now.tv_sec).unwrap_or_default(),
+        u32::try_from(now.tv_nsec).unwrap_or_default(),
+    )
 }
 
 /// One line, or `None` at the end.
@@ -130,4 +179,31 @@ fn end(child: &mut Child) {
     // It may have ended by itself, and then both say so.
     let _ended = child.kill();
     let _buried = child.wait();
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+    use crate::level::{Refusal, RefusalCode};
+
+    #[test]
+    fn one_moment_bounds_the_whole_answer() {
+        let said = Answer::Refused(Refusal::new(RefusalCode::System, "said".to_owned()));
+        let line = serde_json::to_string(&said).unwrap() + "\n";
+        let past = Duration::ZERO;
+        let (here, mut there) = UnixStream::pair().unwrap();
+        let nothing = answer(&here, Level::Full, past).unwrap_err();
+        assert_eq!(nothing.kind(), io::ErrorKind::TimedOut, "{nothing}");
+        // At floor the end of the socket belongs to the answer, and gets no time of its own.
+        there.write_all(line.as_bytes()).unwrap();
+        assert_eq!(answer(&here, Level::Floor, past).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        there.write_all(b"{").unwrap();
+        assert_eq!(answer(&here, Level::Full, past).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        let (here, mut there) = UnixStream::pair().unwrap();
+        there.write_all(line.as_bytes()).unwrap();
+        drop(there);
+        assert_eq!(answer(&here, Level::Floor, past).unwrap().0, said, "what has come in time is taken");
+    }
 }

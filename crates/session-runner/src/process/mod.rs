@@ -9,6 +9,7 @@
 
 pub(crate) mod cgroup;
 mod confined;
+mod given_up;
 mod host_link;
 pub mod identity;
 mod keeper;

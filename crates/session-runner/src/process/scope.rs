@@ -92,6 +92,15 @@ pub enum Hold {
 }
 
 impl Held {
+    /// For a group that is of no use after all: what it held is missing.
+    pub(super) fn lost(self, why: &str) -> Self {
+        let lost = |hold| match hold {
+            Hold::Held { .. } => Hold::Missing { why: why.to_owned() },
+            Hold::NotAsked | Hold::Missing { .. } => hold,
+        };
+        Self { memory: lost(self.memory), processes: lost(self.processes) }
+    }
+
     /// For a run that is not to have a cgroup.
     pub(super) fn switched_off(limits: &TreeLimits) -> Self {
         let hold = |limit: Option<u64>| match limit {

@@ -94,7 +94,11 @@ pub(super) fn begin(
             message: format!("cannot write {}: {}", spec.state_file, spawn::reason(&error)),
         })
         .and_then(|()| start(spec));
-    let group = entered.and_then(Entered::leave);
+    let (group, held) = match entered.map(Entered::leave) {
+        None => (None, held),
+        Some(Ok(group)) => (Some(group), held),
+        Some(Err(why)) => (None, held.lost(&why)),
+    };
     let program = match started {
         Ok(program) => program,
         Err(failure) => {

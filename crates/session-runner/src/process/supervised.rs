@@ -26,10 +26,11 @@ use super::protocol::{
 use super::pump::set_nonblocking;
 use super::record::{KeeperState, keeper_record, recover_keeper};
 use super::scope::Applied;
-use super::spawn;
+use super::{given_up, spawn};
 
-/// The longest that a keeper may take to start the program.
-pub const START_BOUND: Duration = Duration::from_secs(30);
+/// The longest that a keeper may take to start the program: as long as a launcher may take to answer, and time for
+/// what comes before it.
+pub const START_BOUND: Duration = sandbox::ANSWER_WAIT_MAX.saturating_add(Duration::from_secs(20));
 /// The longest that a keeper may take to go after its last report. It is not waited for any longer.
 const GO_BOUND: Duration = Duration::from_secs(5);
 /// The longest line that is taken from a keeper.
@@ -112,40 +113,20 @@ enum Last {
 }
 
 impl Supervised {
-    /// Starts a keeper, and the program under it. Returns when the program runs.
+    /// Starts a keeper, and the program under it. Returns when the program runs. After an error nothing of the run is
+    /// left: neither the keeper, whatever it would do about a lost host, nor what it has started. Dropping the future is
+    /// as if the host were gone.
     pub async fn start(program: &KeeperProgram, spec: &KeeperSpec) -> Result<Self, SpawnError> {
         spec.check()?;
         let failed = |source| SpawnError::Keeper { program: program.path.clone(), source };
-        let stderr = open_stderr(program).map_err(failed)?;
-        let mut keeper = spawn::keeper(&program.path, &program.arguments, stderr).spawn().map_err(failed)?;
-        let (Some(mut stdin), Some(stdout)) = (keeper.stdin.take(), keeper.stdout.take()) else {
-            return Err(failed(io::Error::other("it has no pipes")));
-        };
-        let mut reports = BufReader::new(stdout);
         let mut text = serde_json::to_vec(spec).map_err(|error| failed(error.into()))?;
         text.push(b'\n');
-        let mut line = Vec::new();
-        let first = timeout(START_BOUND, async {
-            stdin.write_all(&text).await?;
-            read_line(&mut reports, &mut line).await
-        })
-        .await;
-        let lost = |message: String| SpawnError::Lost { run: spec.run, message };
-        let started = match first {
-            Ok(Ok(Line::Report(KeeperReport::Started(started)))) => started,
-            Ok(Ok(Line::Report(KeeperReport::SpawnFailed(failure)))) => {
-                let _gone = timeout(GO_BOUND, keeper.wait()).await;
-                return Err(failure.into());
-            }
-            Ok(Ok(Line::Report(KeeperReport::Progress(_) | KeeperReport::Ended(_)) | Line::Unknown)) => {
-                return Err(lost("it said what no keeper says at its start".into()));
-            }
-            Ok(Ok(Line::Gone)) => return Err(lost("it has ended".into())),
-            Ok(Err(error)) => return Err(lost(error.to_string())),
-            Err(_) => return Err(lost(format!("it did not start the program within {START_BOUND:?}"))),
+        let stderr = open_stderr(program).map_err(failed)?;
+        let mut keeper = spawn::keeper(&program.path, &program.arguments, stderr).spawn().map_err(failed)?;
+        let Up { reports, line, lifeline, started } = match up(&mut keeper, program, spec.run, &text).await {
+            Ok(up) => up,
+            Err(error) => return Err(give_up(keeper, spec, error).await),
         };
-        let lifeline = stdin.into_owned_fd().map_err(failed)?;
-        set_nonblocking(&lifeline).map_err(failed)?;
         // Written before the program was reported to have started; it is more than a pipe takes in one piece.
         let record = keeper_record(&spec.state_file, spec.run).ok().flatten().map(Box::new);
         Ok(Self {
@@ -266,6 +247,72 @@ impl Control {
         }
         // The pipe is full of orders, or the lifeline is gone and the keeper may go on without it.
         self.keeper.signal(signal)
+    }
+}
+
+/// What a keeper is known by once its program runs.
+struct Up {
+    reports: BufReader<ChildStdout>,
+    line: Vec<u8>,
+    lifeline: OwnedFd,
+    started: Started,
+}
+
+/// Tells the keeper what to do, and hears that it is done.
+async fn up(keeper: &mut Child, program: &KeeperProgram, run: RunId, text: &[u8]) -> Result<Up, SpawnError> {
+    let failed = |source| SpawnError::Keeper { program: program.path.clone(), source };
+    let (Some(mut stdin), Some(stdout)) = (keeper.stdin.take(), keeper.stdout.take()) else {
+        return Err(failed(io::Error::other("it has no pipes")));
+    };
+    let mut reports = BufReader::new(stdout);
+    let mut line = Vec::new();
+    let first = timeout(START_BOUND, async {
+        stdin.write_all(text).await?;
+        read_line(&mut reports, &mut line).await
+    })
+    .await;
+    let lost = |message: String| SpawnError::Lost { run, message };
+    let started = match first {
+        Ok(Ok(Line::Report(KeeperReport::Started(started)))) => started,
+        Ok(Ok(Line::Report(KeeperReport::SpawnFailed(failure)))) => {
+            let _gone = timeout(GO_BOUND, keeper.wait()).await;
+            return Err(failure.into());
+        }
+        Ok(Ok(Line::Report(KeeperReport::Progress(_) | KeeperReport::Ended(_)) | Line::Unknown)) => {
+            return Err(lost("it said what no keeper says at its start".into()));
+        }
+        Ok(Ok(Line::Gone)) => return Err(lost("it has ended".into())),
+        Ok(Err(error)) => return Err(lost(error.to_string())),
+        Err(_) => return Err(lost(format!("it did not start the program within {START_BOUND:?}"))),
+    };
+    let lifeline = stdin.into_owned_fd().map_err(failed)?;
+    set_nonblocking(&lifeline).map_err(failed)?;
+    Ok(Up { reports, line, lifeline, started })
+}
+
+/// Ends what there is of a start that has failed, and says so if something could not be ended.
+async fn give_up(mut keeper: Child, spec: &KeeperSpec, error: SpawnError) -> SpawnError {
+    let (run, state_file) = (spec.run, spec.state_file.clone());
+    let ended = tokio::task::spawn_blocking(move || {
+        let left = given_up::end_start(&mut keeper, run, &state_file);
+        (keeper, left)
+    });
+    let left = match ended.await {
+        Ok((mut keeper, left)) => {
+            let _gone = timeout(GO_BOUND, keeper.wait()).await;
+            left
+        }
+        Err(error) => Err(error.into()),
+    };
+    let left = match left {
+        Ok(0) => return error,
+        Ok(left) => format!("{left} of its processes hang in the kernel"),
+        Err(error) => format!("what it has started could not be looked for: {error}"),
+    };
+    tracing::warn!(%run, %left, "a start that has failed was not ended as a whole");
+    match error {
+        SpawnError::Lost { run, message } => SpawnError::Lost { run, message: format!("{message}; {left}") },
+        SpawnError::Spec(_) | SpawnError::Keeper { .. } | SpawnError::Program(_) => error,
     }
 }
 

@@ -9,8 +9,8 @@ use rustix::process::Signal;
 use sandbox::{Level, Network, Policy};
 use session_runner::process::orphans::end_run;
 use session_runner::process::{
-    EndCause, Exit, KeeperSpec, KeeperState, RunOutcome, Setting, SpawnError, SpawnFailure, SpawnFailureKind,
-    Supervised, TreeLimits, keeper_record, recover_keeper,
+    EndCause, Exit, KeeperSpec, KeeperState, OnHostLoss, RunOutcome, Setting, SpawnError, SpawnFailure,
+    SpawnFailureKind, Supervised, TreeLimits, keeper_record, recover_keeper,
 };
 
 use crate::fixture::{
@@ -304,5 +304,39 @@ pub(crate) fn what_comes_while_the_sandbox_is_made_is_heard_after_it() {
         };
         assert_eq!((end.exit, end.cause, end.survivors), (Some(Exit::Signal(9)), expect, 0));
         drop(host);
+    }
+}
+
+pub(crate) fn a_start_that_is_given_up_leaves_nothing() {
+    for level in LEVELS {
+        let place = Place::new();
+        let go = place.path.join("go");
+        assert!(program("mkfifo").arg(&go).status().unwrap().success());
+        let mut spec = place.confined(level, "echo started > started; sleep 1000");
+        spec.on_host_loss = OnHostLoss::Adopt;
+        spec.limits = TreeLimits { processes: Some(50), ..TreeLimits::default() };
+        let Setting::Confined(confinement) = &mut spec.setting else { panic!("{:?}", spec.setting) };
+        confinement.launcher = vec![SLOW_LAUNCHER.into(), go.to_string()];
+        // Time stands still while somebody blocks, and passes at once when all wait: the start has no time left as soon
+        // as the launcher is there, which then is never told to begin.
+        let paused =
+            tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        let (error, mut told) = paused.block_on(async {
+            let (keeper, opened) = (keeper_program(), go.clone());
+            let launcher =
+                tokio::task::spawn_blocking(move || fs::OpenOptions::new().write(true).open(opened).unwrap());
+            let error = Supervised::start(&keeper, &spec).await.unwrap_err();
+            (error, launcher.await.unwrap())
+        });
+        let SpawnError::Lost { run, message } = error else { panic!("{level}: {error:?}") };
+        assert_eq!((run, message.as_str()), (spec.run, "it did not start the program within 40s"));
+        let unread = told.write_all(b"go\n").unwrap_err();
+        assert_eq!(unread.kind(), std::io::ErrorKind::BrokenPipe, "{level}: the launcher is gone");
+        let KeeperState::Gone(Some(record)) = recover_keeper(&spec.state_file, spec.run).unwrap() else {
+            panic!("{level}: its keeper had begun, and is gone");
+        };
+        assert_eq!(living(spec.run), [], "{level}");
+        assert!(record.cgroups.iter().all(|group| !group.exists()), "{level}: {:?}", record.cgroups);
+        assert!(!place.work().join("started").exists(), "{level}");
     }
 }

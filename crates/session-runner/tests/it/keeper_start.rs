@@ -5,8 +5,8 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use session_runner::process::protocol::SpecError;
 use session_runner::process::{
-    Exit, KeeperProgram, KeeperSpec, KeeperState, RunOutcome, Setting, SpawnError, SpawnFailure,
-    SpawnFailureKind, Supervised, recover_keeper,
+    Exit, KeeperProgram, KeeperSpec, KeeperState, ProcessIdentity, RunOutcome, Setting, SpawnError,
+    SpawnFailure, SpawnFailureKind, Supervised, recover_keeper,
 };
 use session_runner::workspace::log::Stream;
 
@@ -139,6 +139,32 @@ pub(crate) fn a_keeper_that_is_none_is_an_error() {
         let error =
             block_on(Supervised::start(&KeeperProgram { path, ..missing.clone() }, &spec)).unwrap_err();
         assert!(matches!(error, SpawnError::Lost { run, .. } if run == spec.run), "{mute}: {error:?}");
+    }
+}
+
+pub(crate) fn what_a_keeper_that_fails_has_started_ends() {
+    // The one says what no keeper says, the other nothing more.
+    for (last, words) in [("echo nonsense", "what no keeper says"), ("exec >/dev/null", "it has ended")] {
+        let place = Place::new();
+        let spec = place.spec(&["true"]);
+        let (run, pids) = (spec.run, place.path.join("pids"));
+        let script = format!(
+            "sleep 1000 >/dev/null & echo $! > {pids}; ROOMETTE_RUN_ID={run} setsid sleep 1000 >/dev/null & \
+             echo $! >> {pids}; echo $$ >> {pids}; {last}; wait"
+        );
+        let keeper =
+            KeeperProgram { path: "/bin/sh".into(), arguments: vec!["-c".into(), script], stderr: None };
+        match block_on(Supervised::start(&keeper, &spec)) {
+            Err(SpawnError::Lost { message, .. }) => assert!(message.contains(words), "{message}"),
+            other => panic!("expected a lost keeper, got {other:?}"),
+        }
+        let pids: Vec<i32> =
+            fs::read_to_string(&pids).unwrap().lines().map(|pid| pid.parse().unwrap()).collect();
+        assert_eq!(pids.len(), 3);
+        for pid in pids {
+            let process = ProcessIdentity::of(pid).unwrap();
+            assert!(process.is_none_or(|process| !process.is_alive().unwrap()), "{last}: {pid} lives on");
+        }
     }
 }
 

@@ -5,8 +5,6 @@ use std::fs;
 use camino::{Utf8Path, Utf8PathBuf};
 use rustix::fs::{Access, access};
 
-use super::write;
-
 /// What of the kernel holds one limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Controller {
@@ -49,8 +47,22 @@ pub(super) struct Hierarchies {
 impl Hierarchies {
     /// Looks them up; one that cannot be is not there.
     pub(super) fn look() -> Self {
-        let read = |file| fs::read_to_string(file).unwrap_or_default();
-        Self::locate(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"))
+        Self::look_up("/proc/self/cgroup")
+    }
+
+    /// The same for another process, as far as the caller's mounts show it.
+    pub(super) fn of(pid: i32) -> Self {
+        Self::look_up(&format!("/proc/{pid}/cgroup"))
+    }
+
+    fn look_up(groups: &str) -> Self {
+        let read = |file: &str| fs::read_to_string(file).unwrap_or_default();
+        Self::locate(&read("/proc/self/mountinfo"), &read(groups))
+    }
+
+    /// All that there are.
+    pub(super) fn spots(&self) -> impl Iterator<Item = &Spot> {
+        [&self.unified, &self.memory, &self.pids].into_iter().flatten()
     }
 
     /// Finds the directories from `/proc/self/mountinfo` and `/proc/self/cgroup`.
@@ -109,34 +121,38 @@ pub(super) fn may_make(directory: &Utf8Path) -> bool {
         && directory.join("cgroup.procs").exists()
 }
 
-/// The groups of version 2 below which a run could have one, the best first: those that hand down more of the wanted
-/// controllers, and of these the nearest. One that does not hand them down is told to, which the kernel refuses where
-/// processes are in it; nobody is moved.
-pub(super) fn parents(spot: &Spot, wanted: &[Controller]) -> Vec<Utf8PathBuf> {
-    let outwards = spot.own.ancestors().take_while(|directory| directory.starts_with(&spot.top));
-    let mut found: Vec<(usize, Utf8PathBuf)> = outwards
-        .filter(|directory| may_make(directory))
-        .map(|directory| (handed_down(directory, wanted), directory.to_owned()))
-        .filter(|(count, directory)| *count > 0 || *directory == spot.own)
-        .collect();
-    // The order among equals stays.
-    found.sort_by_key(|(count, _)| std::cmp::Reverse(*count));
-    found.into_iter().map(|(_, directory)| directory).collect()
+/// A group of version 2 below which a run could have one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Parent {
+    pub(super) directory: Utf8PathBuf,
+    /// What it would have to hand down and does not yet.
+    pub(super) to_enable: Vec<Controller>,
 }
 
-fn handed_down(directory: &Utf8Path, wanted: &[Controller]) -> usize {
-    let lists = |file: &str, controller: Controller| {
-        let names = fs::read_to_string(directory.join(file)).unwrap_or_default();
-        names.split_ascii_whitespace().any(|name| name == controller.name())
-    };
-    let is_handed_down = |controller: &&Controller| {
-        if !lists("cgroup.subtree_control", **controller) && lists("cgroup.controllers", **controller) {
-            // What it came to is read back.
-            let _refused = write(directory, "cgroup.subtree_control", &format!("+{}", controller.name()));
-        }
-        lists("cgroup.subtree_control", **controller)
-    };
-    wanted.iter().filter(is_handed_down).count()
+/// The groups to be tried, one after the other, until one of them does. The nearest that can hand down everything that
+/// is wanted comes first, then those for one controller alone, and at last the own group as it is. Only looks.
+pub(super) fn parents(spot: &Spot, wanted: &[Controller]) -> Vec<Parent> {
+    let outwards = spot.own.ancestors().take_while(|directory| directory.starts_with(&spot.top));
+    let usable: Vec<&Utf8Path> = outwards.filter(|directory| may_make(directory)).collect();
+    let alone = wanted.iter().map(std::slice::from_ref).filter(|_| wanted.len() > 1);
+    let sets = std::iter::once(wanted).chain(alone).filter(|set| !set.is_empty());
+    let mut found: Vec<Parent> = sets
+        .flat_map(|set| usable.iter().filter_map(move |directory| handing_down(directory, set)))
+        .collect();
+    if usable.contains(&spot.own.as_path()) {
+        found.push(Parent { directory: spot.own.clone(), to_enable: Vec::new() });
+    }
+    found
+}
+
+/// `None` if the group cannot hand all of them down.
+fn handing_down(directory: &Utf8Path, wanted: &[Controller]) -> Option<Parent> {
+    let read = |file: &str| fs::read_to_string(directory.join(file)).unwrap_or_default();
+    let (handed, offered) = (read("cgroup.subtree_control"), read("cgroup.controllers"));
+    let lists = |names: &str, one: Controller| names.split_ascii_whitespace().any(|name| name == one.name());
+    let to_enable: Vec<_> = wanted.iter().copied().filter(|one| !lists(&handed, *one)).collect();
+    let can = to_enable.iter().all(|one| lists(&offered, *one));
+    can.then(|| Parent { directory: directory.to_owned(), to_enable })
 }
 
 #[cfg(test)]
@@ -174,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_group_that_hands_the_most_down_is_taken() {
+    fn the_nearest_group_that_can_hand_all_down_comes_first() {
         let directory = tempfile::tempdir().unwrap();
         let top = Utf8PathBuf::from_path_buf(directory.path().to_owned()).unwrap();
         let group = |path: &str, controllers: &str, handed: &str| {
@@ -195,12 +211,21 @@ mod tests {
         let own = group("user/app/own", "pids", "");
         let spot = Spot { own: own.clone(), top: top.clone() };
         let [memory, pids] = Controller::ALL;
-        assert_eq!(parents(&spot, &[memory, pids]), [user.clone(), root, own.clone()]);
-        // It was asked to, and in this made-up tree a file holds what was written over it.
-        assert!(fs::read_to_string(app.join("cgroup.subtree_control")).unwrap().starts_with('+'));
-        fs::write(app.join("cgroup.subtree_control"), "pids").unwrap();
-        assert_eq!(parents(&spot, &[]), [own]);
-        fs::remove_file(user.join("cgroup.procs")).unwrap();
-        assert_eq!(parents(&spot, &[pids]).first(), Some(&app), "what is no group is none");
+        let parent = |directory: &Utf8PathBuf, to_enable: &[Controller]| Parent {
+            directory: directory.clone(),
+            to_enable: to_enable.to_vec(),
+        };
+        let both = [parent(&app, &[memory]), parent(&user, &[]), parent(&root, &[])];
+        let only_pids = [parent(&own, &[pids]), parent(&app, &[]), parent(&user, &[]), parent(&root, &[])];
+        let as_it_is = [parent(&own, &[])];
+        // For memory alone the same groups are left as for both.
+        assert_eq!(
+            parents(&spot, &[memory, pids]),
+            [&both[..], &both[..], &only_pids[..], &as_it_is[..]].concat()
+        );
+        assert_eq!(parents(&spot, &[]), as_it_is);
+        assert_eq!(fs::read_to_string(app.join("cgroup.subtree_control")).unwrap(), "pids", "it only looks");
+        fs::remove_file(app.join("cgroup.procs")).unwrap();
+        assert_eq!(parents(&spot, &[memory]).first(), Some(&both[1]), "what is no group is none");
     }
 }

@@ -9,7 +9,7 @@ use std::io;
 use camino::{Utf8Path, Utf8PathBuf};
 use session_core::RunId;
 
-use self::hierarchy::{Controller, Hierarchies, Spot};
+use self::hierarchy::{Controller, Hierarchies, Parent, Spot};
 use super::scope::{Held, Hold, TreeLimits};
 
 /// How deep groups inside the run's group are followed.
@@ -35,6 +35,12 @@ impl RunCgroup {
     /// cannot be done. Says of each limit whether the group holds it.
     pub(super) fn enter(run: RunId, limits: &TreeLimits) -> (Option<Entered>, Held) {
         enter(&Hierarchies::look(), run, limits)
+    }
+
+    /// The directories of the run's group that this process is in, as its keeper is while it starts the program.
+    pub(super) fn around(pid: i32, run: RunId) -> Vec<Utf8PathBuf> {
+        let owns = Hierarchies::of(pid).spots().map(|spot| spot.own.clone()).collect::<Vec<_>>();
+        Self::recorded(&owns, run).map(|group| group.paths).unwrap_or_default()
     }
 
     /// The group that a keeper recorded. `None` if no path names a group of this run.
@@ -111,10 +117,18 @@ impl Entered {
         &self.group
     }
 
-    /// Takes the caller out again. If it cannot come back the group is of no use: its end would be ours.
-    pub(super) fn leave(self) -> Option<RunCgroup> {
-        let kept_in = self.homes.iter().filter(|home| take_in(home).is_err()).count();
-        (kept_in == 0).then_some(self.group)
+    /// Takes the caller out again. If it cannot come back the group is of no use: its end would be ours. Then it holds
+    /// nothing any more, as far as that can be had, and this says why.
+    pub(super) fn leave(self) -> Result<RunCgroup, String> {
+        let mut kept_in = None;
+        for (home, group) in self.homes.iter().zip(&self.group.paths) {
+            if let Err(error) = take_in(home) {
+                kept_in = Some(format!("the keeper could not leave {group} for {home} ({error})"));
+            }
+        }
+        let Some(why) = kept_in else { return Ok(self.group) };
+        self.group.paths.iter().for_each(|group| lift(group));
+        Err(why)
     }
 }
 
@@ -137,7 +151,7 @@ fn enter(hierarchies: &Hierarchies, run: RunId, limits: &TreeLimits) -> (Option<
         None => Err("there is no cgroup v2".into()),
         Some(spot) => {
             let parents = hierarchy::parents(spot, &wanted);
-            let group = parents.iter().find_map(|parent| join(spot, parent, run).ok());
+            let group = parents.iter().find_map(|parent| join_below(spot, parent, run).ok());
             entered.add(group.clone(), spot);
             group.ok_or_else(|| format!("no group of cgroup v2 can be made in {} or above it", spot.own))
         }
@@ -212,6 +226,29 @@ fn join(spot: &Spot, parent: &Utf8Path, run: RunId) -> io::Result<Utf8PathBuf> {
     Ok(path)
 }
 
+/// The same in version 2, below a group that then hands down what is wanted.
+fn join_below(spot: &Spot, parent: &Parent, run: RunId) -> io::Result<Utf8PathBuf> {
+    let path = join(spot, &parent.directory, run)?;
+    hand_down(spot, parent, &path).inspect_err(|_| {
+        let _kept = take_in(&spot.own).and_then(|()| fs::remove_dir(&path));
+    })?;
+    Ok(path)
+}
+
+/// Has a group hand down what it does not yet. The group below it is known to be of use: no other is changed.
+fn hand_down(spot: &Spot, parent: &Parent, path: &Utf8Path) -> io::Result<()> {
+    if parent.to_enable.is_empty() {
+        return Ok(());
+    }
+    // Asked from where the caller comes back to: of a group that has processes the kernel refuses it, and one that is
+    // empty for this moment alone would let nobody in afterwards.
+    take_in(&spot.own)?;
+    // In one piece: all of it or nothing.
+    let names: Vec<_> = parent.to_enable.iter().map(|one| format!("+{}", one.name())).collect();
+    write(&parent.directory, "cgroup.subtree_control", &names.join(" "))?;
+    take_in(path)
+}
+
 /// The same in a hierarchy of version 1, with its limit.
 fn join_limited(spot: &Spot, run: RunId, limit: (Controller, u64)) -> io::Result<Utf8PathBuf> {
     let path = join(spot, &spot.own, run)?;
@@ -243,6 +280,21 @@ fn limit_legacy(group: &Utf8Path, (controller, most): (Controller, u64)) -> io::
             optional(write(group, "memory.memsw.limit_in_bytes", &most))
         }
         Controller::Pids => write(group, "pids.max", &most),
+    }
+}
+
+/// Takes the limits of either version off a group, so that nothing is killed for them any more.
+fn lift(group: &Utf8Path) {
+    for (file, most) in [
+        ("memory.oom.group", "0"),
+        ("memory.max", "max"),
+        ("memory.swap.max", "max"),
+        ("memory.memsw.limit_in_bytes", "-1"),
+        ("memory.limit_in_bytes", "-1"),
+        ("pids.max", "max"),
+    ] {
+        // Most of these are of the other version, or of another controller.
+        let _not_there = write(group, file, most);
     }
 }
 

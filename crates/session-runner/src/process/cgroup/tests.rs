@@ -67,6 +67,47 @@ fn version_two_holds_what_it_hands_down() {
 }
 
 #[test]
+fn only_the_group_that_is_taken_is_told_to_hand_down() {
+    let tree = Tree::new();
+    let both = [("cgroup.controllers", "memory pids"), ("cgroup.subtree_control", "")];
+    let top = tree.group("", &both);
+    let user = tree.group("user", &both);
+    // As in a group with processes: it cannot be told to.
+    let app = tree.group("user/app", &both[..1]);
+    let own = tree.group("user/app/own", &both[1..]);
+    let refused = tree.of_run("user/app", &["memory.max", "pids.max"]);
+    let group = tree.of_run("user", &["memory.max", "pids.max"]);
+    let hierarchies = Hierarchies { unified: Some(tree.spot("user/app/own")), ..Hierarchies::default() };
+    let (entered, held) = enter(&hierarchies, tree.run, &LIMITS);
+    let by_group = Hold::Held { group: group.clone() };
+    assert_eq!(held, Held { memory: by_group.clone(), processes: by_group });
+    assert_eq!(read(&user, "cgroup.subtree_control"), "+memory +pids");
+    assert_eq!([read(&top, "cgroup.subtree_control"), read(&own, "cgroup.subtree_control")], ["", ""]);
+    assert!(!app.join("cgroup.subtree_control").exists());
+    assert_eq!([read(&refused, "memory.max"), read(&group, "memory.max")], ["", "67108864"]);
+    assert_eq!(entered.unwrap().leave().unwrap().paths(), [group]);
+}
+
+#[test]
+fn a_keeper_that_cannot_leave_makes_the_limits_missing() {
+    let tree = Tree::new();
+    tree.group("user", &[("cgroup.subtree_control", "memory pids")]);
+    let own = tree.group("user/app", &[]);
+    let group = tree.of_run("user", &["memory.max", "memory.oom.group", "pids.max"]);
+    let hierarchies = Hierarchies { unified: Some(tree.spot("user/app")), ..Hierarchies::default() };
+    let (entered, held) = enter(&hierarchies, tree.run, &LIMITS);
+    fs::remove_file(own.join("cgroup.procs")).unwrap();
+    let why = entered.unwrap().leave().unwrap_err();
+    assert!(why.contains(own.as_str()) && why.contains(group.as_str()), "{why}");
+    let missing = Hold::Missing { why: why.clone() };
+    assert_eq!(held.lost(&why), Held { memory: missing.clone(), processes: missing });
+    assert_eq!(Held::default().lost(&why), Held::default(), "what was not asked for is not missed");
+    // In this made-up tree a file keeps the end of what was written over.
+    assert!(read(&group, "memory.max").starts_with("max") && read(&group, "pids.max").starts_with("ma"));
+    assert_eq!(read(&group, "memory.oom.group"), "0", "the keeper is not killed with its tree");
+}
+
+#[test]
 fn version_one_holds_what_version_two_does_not() {
     let tree = Tree::new();
     tree.group("two", &[]);
