@@ -7,6 +7,7 @@ use std::process::Command;
 use camino::{Utf8Path, Utf8PathBuf};
 
 use crate::guard::names::{Found, Listing};
+use crate::guard::nested::Inside;
 use crate::launch::{Confined, LaunchError};
 use crate::level::{Level, Offer, Refusal, RefusalCode, Support};
 use crate::seal::SealedPolicy;
@@ -95,6 +96,36 @@ impl Directory {
         listing.is_cut = names.next().is_some();
         listing.names.sort_unstable();
         listing
+    }
+
+    /// Whether there is anything under this name, be it a link.
+    pub(crate) fn has(&self, name: &Utf8Path) -> bool {
+        match self.find(name) {
+            Found::Nothing | Found::BehindLink => false,
+            Found::File { .. } | Found::Directory | Found::Link(_) | Found::Special | Found::Unreadable => {
+                true
+            }
+        }
+    }
+
+    /// The directories in a directory below. No more than `entries_max` names of any kind are read.
+    pub(crate) fn inside(&self, name: &Utf8Path, entries_max: usize) -> Inside {
+        let mut inside = Inside::default();
+        let Found::Directory = self.find(name) else { return inside };
+        for entry in fs::read_dir(self.0.join(name)).into_iter().flatten().filter_map(Result::ok) {
+            if inside.entries == entries_max {
+                inside.is_cut = true;
+                break;
+            }
+            inside.entries += 1;
+            if entry.file_name() == ".git" {
+                inside.has_git = true;
+            } else if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                inside.add(entry.file_name().to_str());
+            }
+        }
+        inside.directories.sort_unstable();
+        inside
     }
 
     /// Gives what has this name another one beside it. Nothing is replaced.

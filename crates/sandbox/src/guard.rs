@@ -10,79 +10,22 @@ use serde::{Deserialize, Serialize};
 use crate::elsewhere::Directory;
 #[cfg(target_os = "linux")]
 use crate::linux::names::Directory;
+use crate::policy::is_inside;
 
 mod look;
 pub(crate) mod names;
+pub(crate) mod nested;
+mod protected;
 mod repository;
 
-use look::{COMMON_DIRECTORY, USUAL, look};
-use names::Found;
+use look::{COMMON_DIRECTORY, Subject, USUAL, look};
+pub use protected::{Guarded, git_paths, guarded};
 use repository::Repository;
 
-/// What of a repository decides which programs git starts.
-const OF_GIT: &[&str] = &[COMMON_DIRECTORY, "config", OWN_SETTINGS, "hooks", "modules"];
-/// Those that every repository has; where one is missing, the report says that it is not protected.
-const ALWAYS_OF_GIT: &[&str] = &["config", "hooks"];
-/// What of a worktree's own part of the repository does.
-const OF_WORKTREE: &[&str] = &[COMMON_DIRECTORY, OWN_SETTINGS];
-/// What leads from a worktree's own part to the repository and to the worktree.
-const LEADING_BACK: &[&str] = &[COMMON_DIRECTORY, "gitdir"];
 /// Settings of one worktree, which count where a repository says so.
 const OWN_SETTINGS: &str = "config.worktree";
-/// How many worktrees of a repository are guarded one by one.
-const WORKTREES_MAX: usize = 200;
 /// How many names are tried for what is set aside.
 const ASIDE_MAX: usize = 16;
-
-/// The paths of the repository of `workspace` by which a session could have git run something outside: hooks and
-/// configuration, and more where it exists. In a worktree it is the pointer file `.git`, and such paths in the
-/// repository that it points to: that one must be a read-write root too, see [`common_git_directory`].
-///
-/// A name that does not exist cannot be protected. One of them is worth a look after every session: with a file
-/// `.git/commondir` git takes hooks and configuration from elsewhere. [`Watch`] tells of it and sets it aside.
-#[must_use]
-pub fn git_paths(workspace: &Utf8Path) -> Vec<Utf8PathBuf> {
-    let git = workspace.join(".git");
-    match repository::find(workspace) {
-        Some(Repository::Main) => {
-            let mut paths = paths_in(&git, OF_GIT);
-            paths.extend(worktrees_in(&git));
-            paths
-        }
-        Some(Repository::Worktree { own, common }) => {
-            let mut paths = vec![git];
-            paths.extend(paths_in(&own, OF_WORKTREE));
-            paths.extend(paths_in(&common, OF_GIT));
-            paths.extend(worktrees_in(&common));
-            paths.sort_unstable();
-            paths.dedup();
-            paths
-        }
-        Some(Repository::Pointer) => vec![git],
-        None => vec![],
-    }
-}
-
-/// What leads from the worktrees of a repository to it: whoever changes that has git in a worktree take hooks and
-/// configuration from elsewhere. Of very many it is the directory that holds them all, and then none can be made.
-fn worktrees_in(git: &Utf8Path) -> Vec<Utf8PathBuf> {
-    let all = git.join("worktrees");
-    let Some(opened) = Directory::open(git) else { return vec![] };
-    let listing = opened.list("worktrees".into(), WORKTREES_MAX);
-    if listing.is_cut {
-        return vec![all];
-    }
-    let inner = listing.names.iter().flat_map(|name| paths_in(&all.join(name), LEADING_BACK));
-    inner.collect()
-}
-
-fn paths_in(directory: &Utf8Path, names: &[&str]) -> Vec<Utf8PathBuf> {
-    let opened = Directory::open(directory);
-    let is_there =
-        |name: &str| opened.as_ref().is_some_and(|opened| opened.find(Utf8Path::new(name)) != Found::Nothing);
-    let matters = |name: &&&str| ALWAYS_OF_GIT.contains(name) || is_there(name);
-    names.iter().filter(matters).map(|name| directory.join(name)).collect()
-}
 
 /// The directory of the repository that a worktree's `.git` file points to, and which git must be able to write:
 /// `…/.git` of `…/.git/worktrees/name`. `None` where `.git` is a directory or no pointer, and where the repository does
@@ -95,7 +38,7 @@ pub fn common_git_directory(workspace: &Utf8Path) -> Option<Utf8PathBuf> {
     }
 }
 
-/// How the watched names of some workspaces looked at one moment.
+/// How the watched names of some workspaces looked at one moment, and those of git in the repositories inside.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Watch {
     workspaces: BTreeSet<Utf8PathBuf>,
@@ -103,6 +46,10 @@ pub struct Watch {
     repositories: BTreeSet<Utf8PathBuf>,
     /// The parts of those that belong to these worktrees.
     own: BTreeSet<Utf8PathBuf>,
+    /// Where the repositories inside lie, the nearest first.
+    nested: Vec<Utf8PathBuf>,
+    /// Not all of them were looked for.
+    is_cut: bool,
     seen: BTreeMap<Utf8PathBuf, String>,
 }
 
@@ -129,6 +76,8 @@ pub enum ChangeKind {
     SetAside,
     /// As [`SetAside`](Self::SetAside), but every name beside it was taken, so it was removed.
     Removed,
+    /// It holds more than is looked at, which it did not before: repositories in it may be told in part, or not at all.
+    Crowded,
 }
 
 impl fmt::Display for Change {
@@ -143,38 +92,59 @@ impl fmt::Display for Change {
             ChangeKind::Removed => {
                 "was not there before and would have had git run programs from elsewhere: it was removed"
             }
+            ChangeKind::Crowded => {
+                "holds more directories than are looked at, or names that cannot be: look for repositories in it"
+            }
         };
         write!(formatter, "{} {became}", self.path)
     }
 }
 
 impl Watch {
-    /// Looks at the workspaces before a session, and at the repositories behind those that are worktrees. Follows no
-    /// link, waits for nothing, and reads no more than 64 MiB in all.
+    /// Looks at the workspaces before a session, at the repositories behind those that are worktrees, and at the
+    /// repositories inside, which are looked for as [`guarded`] does. Follows no link, waits for nothing, and reads no more
+    /// than 64 MiB in all.
     #[must_use]
     pub fn before(workspaces: &[Utf8PathBuf]) -> Self {
-        let found = workspaces.iter().filter_map(|path| match repository::find(path)? {
+        let workspaces: BTreeSet<_> = workspaces.iter().cloned().collect();
+        let inside = nested::below(&workspaces);
+        let behind = |path: &Utf8PathBuf| match repository::find(path)? {
             Repository::Worktree { own, common } => Some((common, own)),
             Repository::Main | Repository::Pointer => None,
-        });
-        let (repositories, own) = found.unzip();
-        let workspaces = workspaces.iter().cloned().collect();
-        let seen = look(&workspaces, &repositories);
-        Self { workspaces, repositories, own, seen }
+        };
+        let (mut repositories, own): (BTreeSet<_>, _) = workspaces.iter().filter_map(behind).unzip();
+        let of_nested = inside.places.iter().filter_map(behind).map(|(common, _)| common);
+        repositories.extend(of_nested.filter(|common| is_inside(common, &workspaces)));
+        // Those that are looked at by the place they are the `.git` of.
+        let has_place = |path: &Utf8PathBuf| {
+            path.file_name() == Some(".git")
+                && path.parent().is_some_and(|above| {
+                    workspaces.contains(above) || inside.places.iter().any(|place| place == above)
+                })
+        };
+        repositories.retain(|path| !has_place(path));
+        let nested = inside.places.clone();
+        let subject = Subject { workspaces: &workspaces, repositories: &repositories, nested: &nested };
+        let seen = look(&subject, &inside.places);
+        Self { workspaces, repositories, own, nested, is_cut: inside.cut.is_some(), seen }
     }
 
     /// What is different now, by path: to be shown to whoever goes on working there. Of a directory that has appeared
-    /// or vanished, what is in it is not listed as well.
+    /// or vanished, what is in it is not listed as well. That there are more directories than are looked at is one change.
     #[must_use]
     pub fn changes(&self) -> Vec<Change> {
-        let all = self.all_changes();
+        let now = nested::below(&self.workspaces);
+        let all = self.all_changes(&now.places);
         let changed: BTreeSet<_> = all.iter().map(|change| change.path.clone()).collect();
         let is_told = |change: &Change| change.path.ancestors().skip(1).any(|above| changed.contains(above));
-        all.into_iter().filter(|change| !is_told(change)).collect()
+        let crowded = now.cut.filter(|_| !self.is_cut);
+        let crowded = crowded.map(|path| Change { path, kind: ChangeKind::Crowded });
+        all.into_iter().filter(|change| !is_told(change)).chain(crowded).collect()
     }
 
-    fn all_changes(&self) -> Vec<Change> {
-        let now = look(&self.workspaces, &self.repositories);
+    fn all_changes(&self, places: &[Utf8PathBuf]) -> Vec<Change> {
+        let Self { workspaces, repositories, nested, .. } = self;
+        let now = look(&Subject { workspaces, repositories, nested }, places);
         let paths: BTreeSet<_> = self.seen.keys().chain(now.keys()).collect();
         let became = |path: &Utf8PathBuf| match (self.seen.get(path), now.get(path)) {
             (before, after) if before == after => None,
@@ -199,7 +169,7 @@ impl Watch {
             let above = path.parent().filter(|above| !self.repositories.contains(*above));
             above.and_then(Utf8Path::parent).and_then(Utf8Path::file_name) == Some("worktrees")
         };
-        let planted = self.all_changes().into_iter().filter(|Change { path, kind }| {
+        let planted = self.all_changes(&[]).into_iter().filter(|Change { path, kind }| {
             matches!(
                 (path.file_name(), kind, of_worktree(path)),
                 (Some(COMMON_DIRECTORY), ChangeKind::Appeared | ChangeKind::Changed, true)

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use camino::{Utf8Component, Utf8Path, Utf8PathBuf};
 use serde::{Deserialize, Serialize};
 
+use crate::guard::Guarded;
 use crate::level::{Level, Wanted};
 
 mod error;
@@ -57,6 +58,9 @@ pub struct Policy {
     /// [`Level::Full`](crate::Level::Full); those that do not exist at the start are listed in the report.
     #[serde(default)]
     pub protected: BTreeSet<Utf8PathBuf>,
+    /// Paths where something should be protected and cannot be, of which there may be too much: the report lists them.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub unguarded: BTreeSet<Utf8PathBuf>,
     /// What it may reach.
     pub network: Network,
     /// What it may use up.
@@ -129,6 +133,7 @@ impl Policy {
             read_only: BTreeSet::new(),
             devices: BTreeSet::new(),
             protected: BTreeSet::new(),
+            unguarded: BTreeSet::new(),
             network: Network::None,
             limits: Limits::default(),
             environment: BTreeMap::new(),
@@ -168,6 +173,17 @@ impl Policy {
     pub fn protect(mut self, paths: impl IntoIterator<Item = Utf8PathBuf>) -> Self {
         self.protected.extend(paths);
         self
+    }
+
+    /// With what of workspaces must be guarded, as far as it lies in the read-write roots: those must be named by now. One
+    /// that is such a root itself is listed as not guarded.
+    #[must_use]
+    pub fn guard(mut self, guarded: Guarded) -> Self {
+        let Guarded { mut paths, unguarded } = guarded;
+        paths.retain(|path| is_inside(path, &self.read_write));
+        let (open, closed): (Vec<_>, _) = paths.into_iter().partition(|path| self.read_write.contains(path));
+        self.unguarded.extend(unguarded.into_iter().chain(open));
+        self.protect(closed)
     }
 
     /// With this network.
@@ -233,6 +249,7 @@ impl Policy {
             (Field::ReadOnly, &self.read_only),
             (Field::Devices, &self.devices),
             (Field::Protected, &self.protected),
+            (Field::Protected, &self.unguarded),
         ] {
             too_many(field, paths.len(), if field == Field::Protected { PROTECTED_MAX } else { PATHS_MAX })?;
             for path in paths {
@@ -331,7 +348,7 @@ fn check_path(field: Field, path: &Utf8Path) -> Result<(), PolicyError> {
 }
 
 /// What is wrong with a path by its letters alone.
-fn form_of(path: &Utf8Path) -> Option<PathReason> {
+pub(crate) fn form_of(path: &Utf8Path) -> Option<PathReason> {
     if path.as_str().is_empty() {
         return Some(PathReason::Empty);
     }

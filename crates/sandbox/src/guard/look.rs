@@ -48,24 +48,43 @@ const DIRECTORIES_MAX: usize = 512;
 /// How deep the repositories of modules may lie, as directories between.
 const DEPTH_MAX: usize = 16;
 
-/// What is there of the watched names, each with its mark.
-pub(super) fn look(
-    workspaces: &BTreeSet<Utf8PathBuf>,
-    repositories: &BTreeSet<Utf8PathBuf>,
-) -> BTreeMap<Utf8PathBuf, String> {
+/// How many names that are listed are looked at in all.
+const LISTED_MAX: usize = 1 << 14;
+
+/// What is looked at.
+#[derive(Debug)]
+pub(super) struct Subject<'a> {
+    pub(super) workspaces: &'a BTreeSet<Utf8PathBuf>,
+    /// Repositories that lie elsewhere.
+    pub(super) repositories: &'a BTreeSet<Utf8PathBuf>,
+    /// Directories with a repository inside workspaces: of those, what is git's.
+    pub(super) nested: &'a [Utf8PathBuf],
+}
+
+/// What is there of the watched names, each with its mark. `places` are directories with a `.git` as well, of which that
+/// alone is looked at.
+pub(super) fn look(subject: &Subject<'_>, places: &[Utf8PathBuf]) -> BTreeMap<Utf8PathBuf, String> {
     let mut look = Look::default();
-    for path in workspaces {
+    for path in subject.workspaces {
         let Some(place) = look.place(path) else { continue };
         for name in WATCHED {
             look.at(&place, Utf8Path::new(name));
         }
-        if look.at(&place, ".git".into()) == Some(Kind::Directory) {
-            look.repository(&place, ".git".into());
-        }
+        look.git(&place);
     }
-    for path in repositories {
+    for path in subject.repositories {
         if let Some(place) = look.place(path) {
             look.repository(&place, "".into());
+        }
+    }
+    for path in subject.nested {
+        if let Some(directory) = Directory::open(path) {
+            look.git(&Place { path, directory });
+        }
+    }
+    for path in places.iter().filter(|path| !subject.nested.contains(path)) {
+        if let Some(directory) = Directory::open(path) {
+            look.at(&Place { path, directory }, ".git".into());
         }
     }
     look.seen
@@ -87,6 +106,7 @@ enum Kind {
 #[derive(Default)]
 struct Look {
     seen: BTreeMap<Utf8PathBuf, String>,
+    listed: usize,
     budget: Budget,
 }
 
@@ -95,6 +115,13 @@ impl Look {
         let directory = Directory::open(path)?;
         self.seen.insert(path.to_owned(), "directory".to_owned());
         Some(Place { path, directory })
+    }
+
+    /// The repository of a place.
+    fn git(&mut self, place: &Place<'_>) {
+        if self.at(place, ".git".into()) == Some(Kind::Directory) {
+            self.repository(place, ".git".into());
+        }
     }
 
     fn at(&mut self, place: &Place<'_>, name: &Utf8Path) -> Option<Kind> {
@@ -116,7 +143,8 @@ impl Look {
 
     /// The names in a directory. That there are more than are looked at is its mark then.
     fn names(&mut self, place: &Place<'_>, name: &Utf8Path, names_max: usize) -> Vec<String> {
-        let listing = place.directory.list(name, names_max);
+        let listing = place.directory.list(name, names_max.min(LISTED_MAX - self.listed));
+        self.listed += listing.names.len();
         if listing.is_cut {
             self.seen.insert(place.path.join(name), "directory of more than is looked at".to_owned());
         }

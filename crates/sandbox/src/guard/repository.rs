@@ -25,11 +25,11 @@ pub(super) enum Repository {
         /// `…/.git`
         common: Utf8PathBuf,
     },
-    /// `.git` is a file that points elsewhere, or to a repository that knows nothing of it.
+    /// `.git` is a link, or a file that points elsewhere or to a repository that knows nothing of it.
     Pointer,
 }
 
-/// `None` where there is no `.git`, or a link.
+/// `None` where there is no `.git`.
 ///
 /// A pointer is believed only if the repository points back: whoever may write into a workspace could otherwise have
 /// any directory taken for its repository.
@@ -38,7 +38,8 @@ pub(super) fn find(workspace: &Utf8Path) -> Option<Repository> {
     match directory.find(".git".into()) {
         Found::Directory => Some(Repository::Main),
         Found::File { .. } => Some(worktree(&directory, workspace).unwrap_or(Repository::Pointer)),
-        Found::Nothing | Found::Link(_) | Found::BehindLink | Found::Special | Found::Unreadable => None,
+        Found::Link(_) => Some(Repository::Pointer),
+        Found::Nothing | Found::BehindLink | Found::Special | Found::Unreadable => None,
     }
 }
 

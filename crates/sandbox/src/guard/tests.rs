@@ -4,7 +4,10 @@ use std::fs;
 #[cfg(unix)]
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 
+use super::protected::WORKTREES_MAX;
 use super::*;
+
+mod nested;
 
 fn place() -> (tempfile::TempDir, Utf8PathBuf) {
     let directory = tempfile::tempdir().unwrap();

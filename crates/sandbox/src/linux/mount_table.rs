@@ -1,5 +1,6 @@
 //! Reads the kernel's table of mounts, and decides which of them must be made stricter.
 
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::Path;
@@ -24,13 +25,13 @@ pub(super) struct Remount {
 /// All mounts of `/proc/self/mountinfo` that are not as strict as their place demands. The rule for a mount is that
 /// of the longest path it lies under; what is strict already stays so, for the kernel locks it.
 pub(super) fn too_loose(mountinfo: &[u8], rules: &[Strictness]) -> Vec<Remount> {
+    // Of two rules for one path the later one counts.
+    let rules: HashMap<_, _> = rules.iter().map(|rule| (rule.target.as_std_path(), rule.flags)).collect();
     let mut remounts = Vec::new();
     for (target, now) in mountinfo.split(|byte| *byte == b'\n').filter_map(entry) {
-        let path = Path::new(&target);
-        let applying = rules.iter().filter(|rule| path.starts_with(&rule.target));
-        let Some(rule) = applying.max_by_key(|rule| rule.target.components().count()) else { continue };
-        if !now.contains(rule.flags) {
-            remounts.push(Remount { target, flags: now | rule.flags });
+        let Some(flags) = Path::new(&target).ancestors().find_map(|above| rules.get(above)) else { continue };
+        if !now.contains(*flags) {
+            remounts.push(Remount { flags: now | *flags, target });
         }
     }
     remounts

@@ -206,12 +206,17 @@ impl Builder {
             let pins = path
                 .ancestors()
                 .skip(1)
-                .filter(|above| is_inside(above, &policy.read_write) && !policy.read_write.contains(*above));
+                .filter(|above| is_inside(above, &policy.read_write) && !policy.read_write.contains(*above))
+                .filter(|above| !policy.read_only.contains(*above) && !is_closed(above, policy));
             let mut chain: Vec<_> = pins.map(Utf8Path::to_owned).collect();
             chain.reverse();
             if self.open(path).is_err() {
                 // What does not exist cannot be mounted on, and it is not ours to make.
                 unprotected.push(path.to_string());
+            }
+            // A pin would open to changes what is closed to them as a whole.
+            if is_closed(path, policy) {
+                continue;
             }
             for pin in chain.into_iter().filter(|pin| !policy.protected.contains(pin)) {
                 if pinned.insert(pin.clone()) {
@@ -252,6 +257,16 @@ impl Builder {
                        this process";
         Err(Refusal::new(RefusalCode::Mounts, message))
     }
+}
+
+/// Whether it lies in a protected directory, or in a read-only root that lies in a read-write one.
+fn is_closed(path: &Utf8Path, policy: &Policy) -> bool {
+    let above = path.ancestors().skip(1).find(|above| {
+        policy.protected.contains(*above)
+            || policy.read_only.contains(*above)
+            || policy.read_write.contains(*above)
+    });
+    above.is_some_and(|above| !policy.read_write.contains(above))
 }
 
 /// Programs, libraries and `/etc`.

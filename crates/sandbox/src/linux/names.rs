@@ -8,11 +8,12 @@ use std::os::fd::OwnedFd;
 use camino::Utf8Path;
 use rustix::fs::{
     AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Stat, fstat, openat2, readlinkat,
-    renameat_with, unlinkat,
+    renameat_with, statat, unlinkat,
 };
 use rustix::io::Errno;
 
 use crate::guard::names::{Found, Listing};
+use crate::guard::nested::Inside;
 
 const NO_LINKS: ResolveFlags = ResolveFlags::NO_SYMLINKS.union(ResolveFlags::NO_MAGICLINKS);
 /// Nothing else than what is named is opened, whatever has taken its name meanwhile.
@@ -86,6 +87,48 @@ impl Directory {
         }
         listing.names.sort_unstable();
         listing
+    }
+
+    /// Whether there is anything under this name, be it a link.
+    pub(crate) fn has(&self, name: &Utf8Path) -> bool {
+        self.at(name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC).is_ok()
+    }
+
+    /// The directories in a directory below. No more than `entries_max` names of any kind are read.
+    pub(crate) fn inside(&self, name: &Utf8Path, entries_max: usize) -> Inside {
+        let mut inside = Inside::default();
+        let opened = self.at(name, LOOKING | OFlags::DIRECTORY).ok();
+        let Some(mut directory) = opened.and_then(|place| Dir::new(place).ok()) else { return inside };
+        while let Some(Ok(entry)) = directory.read() {
+            let bytes = entry.file_name().to_bytes();
+            if matches!(bytes, b"." | b"..") {
+                continue;
+            }
+            if inside.entries == entries_max {
+                inside.is_cut = true;
+                break;
+            }
+            inside.entries += 1;
+            if bytes == b".git" {
+                inside.has_git = true;
+                continue;
+            }
+            let told = entry.file_type();
+            // Some file systems do not tell.
+            let kind = if told == FileType::Unknown {
+                let stat = directory
+                    .fd()
+                    .and_then(|place| statat(place, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW));
+                stat.map_or(told, |stat| FileType::from_raw_mode(stat.st_mode))
+            } else {
+                told
+            };
+            if kind.is_dir() {
+                inside.add(entry.file_name().to_str().ok());
+            }
+        }
+        inside.directories.sort_unstable();
+        inside
     }
 
     /// Gives what has this name another one beside it. Nothing is replaced.

@@ -127,7 +127,8 @@ fn floor(given: Given) -> Result<i32, Refusal> {
         Target { level: Level::Floor, network: &policy.network, canary: &canary.name, spare, outside };
     let mut report = confine(&request, &roots, holder, &target)?;
     let readable = policy.read_only.iter().filter(|root| is_inside(root, &policy.read_write));
-    report.unprotected = policy.protected.iter().chain(readable).map(ToString::to_string).collect();
+    let open = policy.protected.iter().chain(readable).chain(&policy.unguarded);
+    report.unprotected = open.map(ToString::to_string).collect();
     drop(target);
     drop(canary);
     resources::limit_open_files(&policy.limits)?;
@@ -173,6 +174,7 @@ fn init(given: Given, canary: &str, outer: i32, link: &OwnedFd) -> Result<i32, R
     let target = Target { level: Level::Full, network: &policy.network, canary, spare, outside };
     let mut report = confine(&request, &roots, holder, &target)?;
     report.unprotected = view.unprotected;
+    report.unprotected.extend(policy.unguarded.iter().map(ToString::to_string));
     drop((target, roots));
     resources::limit_open_files(&policy.limits)?;
     lifeline(link)?;

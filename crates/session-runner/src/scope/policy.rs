@@ -79,10 +79,8 @@ pub fn policy(spec: &SandboxSpec, grounds: &Grounds<'_>, env: &[(String, String)
     {
         policy = policy.allow_write(repository);
     }
-    for root in watched(spec, grounds) {
-        policy = policy.protect(guard::git_paths(&root));
-    }
     policy = spec.write.iter().fold(policy.allow_write(work), Policy::allow_write);
+    policy = policy.guard(guard::guarded(&watched(spec, grounds)));
     // What may be changed may be read; a root of both kinds would be kept from changes.
     let readable = spec.read.iter().filter(|root| !policy.read_write.contains(*root)).cloned();
     policy = readable.collect::<Vec<_>>().into_iter().fold(policy, Policy::allow_read);
@@ -146,6 +144,7 @@ mod tests {
         let project = Utf8Path::from_path(project.path()).unwrap();
         fs::create_dir_all(project.join(".git/hooks")).unwrap();
         fs::write(project.join(".git/config"), "").unwrap();
+        fs::create_dir_all(project.join("libs/inner/.git")).unwrap();
         let directory = directory();
         let kind = WorkspaceKind::InPlace;
         let (cwd, repository) = (project, None);
@@ -164,6 +163,7 @@ mod tests {
         );
         assert!(!policy.read_write.contains(&directory.work()));
         assert!(policy.protected.contains(&project.join(".git/config")));
+        assert!(policy.protected.contains(&project.join("libs/inner/.git/hooks")));
         assert!(policy.read_only.contains(Utf8Path::new("/opt/tools")));
         assert!(!policy.read_only.contains(Utf8Path::new("/srv/both")));
         assert_eq!(policy.network, Network::Loopback, "its proxy is not there");
