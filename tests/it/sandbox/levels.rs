@@ -304,7 +304,17 @@ fn without_landlock_nothing_starts() {
                 assert!(shown.contains("sandbox_unavailable") && shown.contains(advice), "{shown}");
             }
         }
-        // Where somebody says that there is to be none, there is none.
-        on_a_poorer_machine(&ground, &["444=38"], &["run", "--sandbox=off", "--", "true"]).ok();
+        // Nor is a worktree made first. Where somebody says that there is to be none, there is none.
+        let script = "git config --global user.name P; git config --global user.email p@example.com
+mkdir project; cd project; git init -q; echo one > file; git add .; git commit -qm one";
+        ground.outside(script).ok();
+        let project = ground.path("project");
+        for (level, code) in [("--sandbox=best", 5), ("--sandbox=off", 0)] {
+            let arguments = ["run", level, "--project", project.as_str(), "--", "test", "-f", "file"];
+            let left = on_a_poorer_machine(&ground, &["444=38"], &arguments);
+            assert_eq!(left.code, code, "{who:?} {level}: {left:?}");
+            let branches = ground.outside("cd project && git branch --list 'roomette/*'").ok();
+            assert_eq!(branches.stdout.is_empty(), code != 0, "{who:?} {level}: {branches:?}");
+        }
     }
 }

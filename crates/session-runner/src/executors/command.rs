@@ -290,6 +290,7 @@ impl Execution {
         let failed =
             |message: String| Ending::because(EndKind::Failed, ReasonCode::WorkspaceFailed, None, message);
         self.not_redirected()?;
+        self.must_be_held().await?;
         match tokio::task::spawn_blocking(move || prepare(&layout, &git, &request)).await {
             Ok(prepared) => prepared.map_err(|error| failed(sentence(&error))),
             Err(error) => Err(failed(error.to_string())),

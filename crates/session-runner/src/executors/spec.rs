@@ -4,6 +4,7 @@ use std::fs;
 use std::sync::Arc;
 
 use camino::Utf8PathBuf;
+use sandbox::Policy;
 use serde_json::{Value, json};
 use session_core::WorkspaceKind;
 use session_core::event::Payload;
@@ -15,7 +16,7 @@ use super::command::{Execution, milliseconds, sentence};
 use crate::confinement::Launcher;
 use crate::egress::{Denied, Egress};
 use crate::process::{Applied, CgroupPreference, Confinement, KeeperSpec, Setting, TreeLimits, protocol};
-use crate::scope::{Grounds, policy, watched};
+use crate::scope::{Grounds, network, policy, wanted, watched};
 use crate::workspace::{HostEnvironment, RunPlace, SessionDir, Workspace, child_environment};
 
 impl Execution {
@@ -87,6 +88,22 @@ impl Execution {
             // What is missing is told by whoever looks for it next.
             Ok(_) | Err(_) => Ok(()),
         }
+    }
+
+    /// Refuses where no sandbox holds the session, before anything is made for it.
+    pub(super) async fn must_be_held(&self) -> Result<(), Ending> {
+        let Some(wanted) = wanted(self.session.sandbox.level) else { return Ok(()) };
+        let network = network(&self.session.sandbox.network, None);
+        let launcher = Arc::clone(&self.options.launcher);
+        let held = tokio::task::spawn_blocking(move || {
+            let support = launcher.support().map_err(|error| sentence(&error))?;
+            let policy = Policy::new("/").with_level(wanted).with_network(network);
+            support.choose(&policy).map_err(|error| sentence(&error))
+        });
+        let held = held.await.unwrap_or_else(|error| Err(error.to_string()));
+        held.map(drop).map_err(|message| {
+            Ending::because(EndKind::Failed, ReasonCode::SandboxUnavailable, None, message)
+        })
     }
 
     fn environment(&self) -> Result<Vec<(String, String)>, Ending> {

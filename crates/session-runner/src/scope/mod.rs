@@ -8,6 +8,6 @@ mod policy;
 mod settle;
 mod toolchains;
 
-pub use policy::{Grounds, policy, watched};
+pub use policy::{Grounds, network, policy, wanted, watched};
 pub use settle::{Asked, Bounds, InPlace, ScopeError, settle};
 pub use toolchains::{Toolchains, toolchains};

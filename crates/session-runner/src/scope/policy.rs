@@ -36,6 +36,29 @@ impl Grounds<'_> {
     }
 }
 
+/// The level in the sandbox's words; `None` where none is wanted.
+#[must_use]
+pub fn wanted(level: SandboxLevel) -> Option<Wanted> {
+    match level {
+        SandboxLevel::Best => Some(Wanted::Best),
+        SandboxLevel::Full => Some(Wanted::Full),
+        SandboxLevel::Floor => Some(Wanted::Floor),
+        SandboxLevel::Off => None,
+    }
+}
+
+/// The network in the sandbox's words. `egress` is the socket of the session's proxy.
+#[must_use]
+pub fn network(network: &NetworkSpec, egress: Option<&Utf8Path>) -> Network {
+    match (network, egress) {
+        (NetworkSpec::Open, _) => Network::Open,
+        (NetworkSpec::None, _) => Network::None,
+        (NetworkSpec::Allow(_), Some(socket)) => Network::Proxy { socket: socket.to_owned() },
+        // Without its proxy it reaches nothing of what it may.
+        (NetworkSpec::Loopback, _) | (NetworkSpec::Allow(_), None) => Network::Loopback,
+    }
+}
+
 /// The policy of a run, with this environment; `None` where the session wants no sandbox.
 ///
 /// It may change its work, its `tmp`, its `home` and its output, read what the host tells it (`context`), and touch what
@@ -43,19 +66,8 @@ impl Grounds<'_> {
 /// changed as well, but for what makes git start programs.
 #[must_use]
 pub fn policy(spec: &SandboxSpec, grounds: &Grounds<'_>, env: &[(String, String)]) -> Option<Policy> {
-    let wanted = match spec.level {
-        SandboxLevel::Best => Wanted::Best,
-        SandboxLevel::Full => Wanted::Full,
-        SandboxLevel::Floor => Wanted::Floor,
-        SandboxLevel::Off => return None,
-    };
-    let network = match (&spec.network, grounds.egress) {
-        (NetworkSpec::Open, _) => Network::Open,
-        (NetworkSpec::None, _) => Network::None,
-        (NetworkSpec::Allow(_), Some(socket)) => Network::Proxy { socket: socket.to_owned() },
-        // Without its proxy it reaches nothing of what it may.
-        (NetworkSpec::Loopback, _) | (NetworkSpec::Allow(_), None) => Network::Loopback,
-    };
+    let wanted = wanted(spec.level)?;
+    let network = network(&spec.network, grounds.egress);
     let directory = grounds.directory;
     let limits = Limits {
         memory_bytes: spec.limits.memory_bytes,
