@@ -19,7 +19,7 @@ const BOUND: Duration = Duration::from_mins(15);
 const SAID_CHARS: usize = 2000;
 
 /// Variables of the host that would point git at another repository are not passed on. These make it silent, and have it
-/// start no program that a repository names: a session may have worked there.
+/// start no hook, monitor or transport that a repository names: a session may have worked there.
 const SETTINGS: [(&str, &str); 15] = [
     ("GIT_TERMINAL_PROMPT", "0"),
     ("GIT_OPTIONAL_LOCKS", "0"),
@@ -65,12 +65,12 @@ impl Git {
         self
     }
 
-    /// What may be done with a tree that a session in a sandbox has left. Repositories name programs in more ways than can be
-    /// forbidden one by one (filters, drivers, repositories within), so git looks at it in a sandbox of its own: it may read
-    /// the tree and the repository behind it, and nothing else.
-    /// Only what no sandbox has held is looked at without one.
-    pub(super) fn looking_at(&self, work: &Utf8Path, confined: bool) -> Looking<'_> {
-        Looking {
+    /// git for a tree that a session in a sandbox has left, or that is checked out for one. Repositories name programs in more
+    /// ways than can be forbidden one by one (filters, drivers, repositories within), so git works there in a sandbox of its
+    /// own: it may read the tree and the repository behind it, and nothing else. What no sandbox holds (`confined` is false)
+    /// it works on without one.
+    pub(super) fn confined_to(&self, work: &Utf8Path, confined: bool) -> ConfinedGit<'_> {
+        ConfinedGit {
             confined,
             may_change: false,
             git: self,
@@ -108,16 +108,16 @@ impl Git {
     }
 }
 
-/// git in a tree that somebody else has left or a repository in which somebody else has worked.
+/// git in a sandbox, for one tree and the repository behind it.
 #[derive(Debug)]
-pub(super) struct Looking<'g> {
+pub(super) struct ConfinedGit<'g> {
     git: &'g Git,
     roots: Vec<Utf8PathBuf>,
     confined: bool,
     may_change: bool,
 }
 
-impl Looking<'_> {
+impl ConfinedGit<'_> {
     /// With leave to change the tree and the repository behind it.
     pub(super) fn may_change(self) -> Self {
         Self { may_change: true, ..self }

@@ -61,7 +61,7 @@ impl Repository {
         let order =
             ["worktree", "add", "--no-checkout", "--no-track", "-b", branch, "--", work.as_str(), commit];
         let made = git.run(&self.project, &order).and_then(|_| {
-            git.looking_at(work, confined).may_change().run(work, &["reset", "--hard", "--quiet"])
+            git.confined_to(work, confined).may_change().run(work, &["reset", "--hard", "--quiet"])
         });
         let Err(error) = made else { return Ok(()) };
         self.take_back(git, work, if existed { None } else { Some(branch) });
@@ -188,7 +188,7 @@ fn look(git: &Git, work: &Utf8Path, branch: &str, confined: bool) -> Result<Work
         "--untracked-files=all",
         "--ignore-submodules=none",
     ];
-    let git = git.looking_at(work, confined);
+    let git = git.confined_to(work, confined);
     let files = git.try_run(work, &status)?;
     if !files.success {
         return Err(failed(work, &status, &files.stderr));
