@@ -112,6 +112,13 @@ const NAMES: &[(&str, &str)] = &[
     ("F49", "flags (chattr) of a file that may only be read"),
     ("W06", "rename .git/hooks away, put own hooks in place"),
     ("W07", "plant .git/commondir: hooks and configuration from elsewhere"),
+    ("W08", "plant a hook in a repository inside the workspace"),
+    ("W09", "change the configuration of a repository inside the workspace"),
+    ("W10", "rename the .git of a repository inside the workspace away"),
+    ("W11", "redirect a submodule by its pointer file"),
+    ("W12", "open a read-only root by the guard of a repository in it"),
+    // As W05 a control: commits in a repository inside the workspace.
+    ("W13", "git works in a repository inside the workspace"),
     ("I37", "environment, root and descriptors of the session's own launcher"),
     ("K15", "system calls newer than the filter"),
 ];

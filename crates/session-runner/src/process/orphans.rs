@@ -6,6 +6,8 @@ use std::fs;
 use std::io;
 
 use camino::Utf8PathBuf;
+use rustix::event::{Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::getpid;
 use session_core::RunId;
 
@@ -16,8 +18,11 @@ use crate::workspace::environment::RUN_ID_VARIABLE;
 
 /// How often the whole tree is looked for and killed before what is left is taken to hang in the kernel.
 const ROUNDS: usize = 300;
-/// So often nothing must be found in a row: a process can be forked just behind our back.
-const EMPTY_ROUNDS: usize = 2;
+/// So often nothing must be found in a row: a process can be forked just behind our back, and one that is just becoming
+/// another program shows no environment.
+const EMPTY_ROUNDS: usize = 3;
+/// Between two of these looks, in milliseconds.
+const EMPTY_PAUSE_MS: u64 = 5;
 
 /// What came of ending a tree without its keeper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +51,7 @@ pub fn end_run(run: RunId, cgroups: &[Utf8PathBuf]) -> io::Result<OrphansEnded> 
             if empty == EMPTY_ROUNDS {
                 break;
             }
+            pause()?;
             continue;
         }
         empty = 0;
@@ -64,6 +70,15 @@ pub fn end_run(run: RunId, cgroups: &[Utf8PathBuf]) -> io::Result<OrphansEnded> 
         group.remove();
     }
     Ok(OrphansEnded { killed: killed.len(), survivors: left.len() })
+}
+
+/// Lets what is just becoming another program become it.
+fn pause() -> io::Result<()> {
+    let span = Timespec { tv_sec: 0, tv_nsec: i64::try_from(EMPTY_PAUSE_MS * 1_000_000).unwrap_or_default() };
+    match poll(&mut [], Some(&span)) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// The living processes of the run, without the caller.

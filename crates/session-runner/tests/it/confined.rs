@@ -15,7 +15,7 @@ use session_runner::process::{
 
 use crate::fixture::{
     KEEPER, Place, SLOW_LAUNCHER, block_on, confinement, end, keeper_program, living, other_host, program,
-    run, start, this_program, until_ended, until_line,
+    run, settled, start, this_program, until_ended, until_line,
 };
 
 const LEVELS: [Level; 2] = [Level::Floor, Level::Full];
@@ -102,7 +102,7 @@ pub(crate) fn a_kill_takes_the_whole_tree() {
         let end = block_on(async {
             let mut run = start(&spec).await;
             until_line(&mut run, "ready").await;
-            assert!(living(spec.run).len() >= 3);
+            settled(spec.run, 3);
             run.control().kill().unwrap();
             end(&mut run).await
         });

@@ -200,6 +200,19 @@ pub(crate) fn living(run: RunId) -> Vec<ProcessIdentity> {
     found
 }
 
+/// The living processes of the run, once two looks in a row find the same and at least so many: one that is just becoming
+/// another program shows no environment, and one that is just leaving shows its own a last time.
+pub(crate) fn settled(run: RunId, at_least: usize) -> Vec<ProcessIdentity> {
+    let mut before = living(run);
+    loop {
+        let now = living(run);
+        if now == before && now.len() >= at_least {
+            return now;
+        }
+        before = now;
+    }
+}
+
 /// The processes whose pids are the lines of a file.
 pub(crate) fn named_in(path: &Utf8Path) -> Vec<ProcessIdentity> {
     let text = fs::read_to_string(path).unwrap();

@@ -8,7 +8,8 @@ use session_runner::process::{
 };
 
 use crate::fixture::{
-    Place, block_on, ids, living, named_in, other_host, run, start, this_program, until_ended, until_line,
+    Place, block_on, ids, living, named_in, other_host, run, settled, start, this_program, until_ended,
+    until_line,
 };
 
 /// Three processes and a daemon, all of them deaf.
@@ -77,8 +78,7 @@ pub(crate) fn a_killed_keeper_is_noticed_and_its_tree_ended() {
         let mut run = start(&spec).await;
         until_line(&mut run, "ready").await;
         let bare = named_in(&place.path.join("bare")).remove(0);
-        let before = living(spec.run).len();
-        assert!(before >= 4, "{before}");
+        let before = settled(spec.run, 4).len();
         assert!(run.keeper().signal(Signal::KILL).unwrap());
         let ended = loop {
             match run.next_report().await.unwrap() {
@@ -113,8 +113,7 @@ pub(crate) fn the_death_of_host_and_keeper_leaves_what_recovery_ends() {
     host.kill();
     let state = recover_keeper(&spec.state_file, spec.run).unwrap();
     let KeeperState::Gone(Some(record)) = state else { panic!("{state:?}") };
-    let before = living(spec.run).len();
-    assert!(before >= 4, "{before}");
+    let before = settled(spec.run, 4).len();
     let ended = end_run(spec.run, &record.cgroups).unwrap();
     assert!(ended.killed >= before && ended.survivors == 0, "{ended:?}, before {before}");
     assert_eq!(living(spec.run), []);
