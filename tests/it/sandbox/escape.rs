@@ -48,7 +48,8 @@ impl Attack {
         let home = Home::of(who).with("SECRET_KEY", "host-secret");
         let ground = Ground::in_home(home, who);
         let place = ground.path("").parent().and_then(|path| path.file_name().map(str::to_owned)).unwrap();
-        let mark = format!("e2e{}-{who:?}-{level}", place.replace('.', ""));
+        // Names of this kind are the whole machine's: another suite may run at the same time.
+        let mark = format!("e2e{}-{}-{who:?}-{level}", std::process::id(), place.replace('.', ""));
         let runs = |attempt: &&Attempt| match attempt.off {
             Off::Skip => level != "off",
             Off::User => who == Who::User,
