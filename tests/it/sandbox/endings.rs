@@ -7,7 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use session_tests::home::{Home, Who, processes_with};
 
-use super::ground::{Ground, skipped};
+use super::ground::{Ground, may_have_a_group, skipped};
 
 /// Ignores what can be ignored, and leaves a daemon in a session of its own, twice forked.
 const STUBBORN: &str = "trap '' TERM HUP INT
@@ -100,7 +100,7 @@ fn home(who: Who) -> Home {
 
 /// At floor, where there is no cgroup, a session is found by its environment when its keeper is gone.
 fn found_without_its_keeper(who: Who, level: &str) -> &'static str {
-    if who == Who::User && level == "floor" { MARKED } else { UNMARKED }
+    if !may_have_a_group(who) && level == "floor" { MARKED } else { UNMARKED }
 }
 
 fn each(check: impl Fn(Who, &str)) {

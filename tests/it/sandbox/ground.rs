@@ -8,6 +8,11 @@ use serde_json::Value;
 use session_tests::compiled::{ATTEMPT, put};
 use session_tests::home::{Home, Left, Who, left};
 
+/// Whether sessions of this user can have cgroups: root's, where there is one to write to.
+pub(super) fn may_have_a_group(who: Who) -> bool {
+    who == Who::Root && !session_runner::process::usable_cgroups().is_empty()
+}
+
 /// Whether the person left these tests out by name: `ROOMETTE_TEST_SKIP=sandbox`.
 pub(super) fn skipped() -> bool {
     session_tests::pg::skipped("sandbox")
