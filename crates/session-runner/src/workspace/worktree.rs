@@ -1,11 +1,20 @@
 //! A git worktree of the project, on a branch of its own.
 
 use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use camino::{Utf8Path, Utf8PathBuf};
 
 use super::error::WorkspaceError;
 use super::git::{Git, failed};
+
+/// git looks at all worktrees of a repository when it makes or forgets one, and fails at one that is half made: so this
+/// process does one at a time. Each takes milliseconds.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+fn turn() -> MutexGuard<'static, ()> {
+    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The repository that a project lies in.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,7 +69,11 @@ impl Repository {
         // Checking out runs the filters that the repository names, and somebody else may have named them: in a sandbox.
         let order =
             ["worktree", "add", "--no-checkout", "--no-track", "-b", branch, "--", work.as_str(), commit];
-        let made = git.run(&self.project, &order).and_then(|_| {
+        let added = {
+            let _turn = turn();
+            git.run(&self.project, &order)
+        };
+        let made = added.and_then(|_| {
             git.confined_to(work, confined).may_change().run(work, &["reset", "--hard", "--quiet"])
         });
         let Err(error) = made else { return Ok(()) };
@@ -88,7 +101,10 @@ impl Repository {
     /// itself would look without one, and run what the session's repository names.
     pub(super) fn forget(&self, git: &Git, work: &Utf8Path) -> Result<(), WorkspaceError> {
         let order = ["worktree", "remove", "--force", "--", work.as_str()];
-        let answer = git.try_run(&self.project, &order)?;
+        let answer = {
+            let _turn = turn();
+            git.try_run(&self.project, &order)?
+        };
         let unknown = String::from_utf8_lossy(&answer.stderr).contains("is not a working tree");
         if answer.success || unknown { Ok(()) } else { Err(failed(&self.project, &order, &answer.stderr)) }
     }
