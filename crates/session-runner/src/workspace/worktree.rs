@@ -73,9 +73,10 @@ impl Repository {
             let _turn = turn();
             git.run(&self.project, &order)
         };
-        let made = added.and_then(|_| {
-            git.confined_to(work, confined).may_change().run(work, &["reset", "--hard", "--quiet"])
-        });
+        let check_out =
+            || git.confined_to(work, confined).may_change().run(work, &["reset", "--hard", "--quiet"]);
+        // With many of one repository at once it has been seen not to find the worktree, and to find it a moment later.
+        let made = added.and_then(|_| check_out().or_else(|_| check_out()));
         let Err(error) = made else { return Ok(()) };
         self.take_back(git, work, if existed { None } else { Some(branch) });
         Err(error)
