@@ -65,6 +65,7 @@ impl Execution {
                 OnHostLoss::Adopt => protocol::OnHostLoss::Adopt,
             },
             cgroup: CgroupPreference::Auto,
+            converses: false,
         })
     }
 

@@ -1,5 +1,6 @@
 //! Starting a program in its sandbox, and saying in the keeper's words why it was not started.
 
+use std::os::fd::OwnedFd;
 use std::process::Stdio;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -14,13 +15,17 @@ const REASON_CHARS: usize = 500;
 
 /// Seals the policy and starts the program under it. Returns once every layer is on and checked from inside, within
 /// [`sandbox::ANSWER_WAIT_MAX`]. The other is the digest of the policy.
-pub(super) fn launch(confinement: &Confinement, argv: &[String]) -> Result<(Confined, String), SpawnFailure> {
+pub(super) fn launch(
+    confinement: &Confinement,
+    argv: &[String],
+    stdin: Option<OwnedFd>,
+) -> Result<(Confined, String), SpawnFailure> {
     let sealed = confinement.policy.clone().seal_at(&confinement.roots).map_err(|error| refused(&error))?;
     leave_no_core();
     let mut launcher = spawn::launcher(&confinement.launcher);
     launcher.stdout(Stdio::piped()).stderr(Stdio::piped());
     let confined =
-        sealed.launch(launcher, confinement.level, argv, None).map_err(|error| not_launched(&error))?;
+        sealed.launch(launcher, confinement.level, argv, stdin).map_err(|error| not_launched(&error))?;
     Ok((confined, sealed.digest().to_owned()))
 }
 

@@ -30,6 +30,7 @@ use super::scope::{LimitHit, Setting};
 use super::start::{Begun, NotBegun, begin};
 use super::stop::{Action, Ending, Input};
 use super::watching::{Told, Watching};
+use super::wire::Wire;
 use super::writes::{Accounts, OwnAccounts, WriteBudget};
 use super::{record, spawn, tree};
 use crate::workspace::log::Stream;
@@ -130,6 +131,7 @@ struct Keeper<'a> {
     log: RunLog,
     stdout: Pump,
     stderr: Pump,
+    wire: Option<Wire>,
     buffer: Vec<u8>,
     last_active: Stream,
     last_output_at: u64,
@@ -165,7 +167,7 @@ impl<'a> Keeper<'a> {
             Err(not_begun) => return Err(NotStarted { host, not_begun }),
         };
         let now = monotonic_ms();
-        let Begun { child, stdout, stderr, group, lifeline, account } = begun;
+        let Begun { child, stdout, stderr, wire, group, lifeline, account } = begun;
         let accounts = accounts.map(|own| Accounts { own, first_inside: account });
         let budget = spec.limits.write_bytes.zip(accounts.ok());
         Ok(Self {
@@ -181,6 +183,7 @@ impl<'a> Keeper<'a> {
             log,
             stdout,
             stderr,
+            wire,
             buffer: vec![0; READ_BYTES],
             last_active: Stream::Stdout,
             last_output_at: now,
@@ -223,10 +226,11 @@ impl<'a> Keeper<'a> {
     /// Sleeps until there is something to do.
     fn wait_for_something(&self) -> io::Result<()> {
         let signals = [self.signals.child.pipe(), self.signals.stop.pipe(), self.signals.kill.pipe()];
-        let sources =
-            signals.into_iter().chain(self.host.orders()).chain(self.stdout.pipe()).chain(self.stderr.pipe());
-        let mut sources: Vec<PollFd<'_>> =
-            sources.map(|source| PollFd::from_borrowed_fd(source, PollFlags::IN)).collect();
+        let has_room = self.wire.as_ref().is_none_or(Wire::has_room);
+        let stdout = self.stdout.pipe().filter(|_| has_room);
+        let sources = signals.into_iter().chain(self.host.orders()).chain(stdout).chain(self.stderr.pipe());
+        let sources = sources.map(|source| PollFd::from_borrowed_fd(source, PollFlags::IN));
+        let mut sources: Vec<PollFd<'_>> = sources.chain(self.wire.iter().flat_map(Wire::sources)).collect();
         let now = monotonic_ms();
         let timeout = self.next_deadline().map(|at| milliseconds(at.saturating_sub(now)));
         match poll(&mut sources, timeout.as_ref()) {
@@ -259,12 +263,18 @@ impl<'a> Keeper<'a> {
 
     fn pump(&mut self, now: u64) {
         let at = SystemClock.now();
-        for pump in [&mut self.stdout, &mut self.stderr] {
-            if pump.turn(at, &mut self.buffer, &mut self.log) {
+        if let Some(wire) = &mut self.wire {
+            wire.turn();
+        }
+        for (pump, wire) in [(&mut self.stdout, self.wire.as_mut()), (&mut self.stderr, None)] {
+            if pump.turn(at, &mut self.buffer, &mut self.log, wire) {
                 self.last_output_at = now;
                 self.progress.changed = true;
                 self.last_active = pump.stream();
             }
+        }
+        if let (Some(wire), None) = (&mut self.wire, self.stdout.pipe()) {
+            wire.program_is_silent();
         }
         if self.log.holds_back() && now >= self.last_output_at + FLUSH_AFTER_MS {
             self.log.flush(at);
@@ -412,6 +422,11 @@ impl<'a> Keeper<'a> {
     /// Writes down what it all came to.
     fn finish(mut self) -> io::Result<()> {
         let survivors = if self.tree_is_gone { 0 } else { tree::descendants(self.me)?.len() };
+        if let Some(mut wire) = self.wire.take() {
+            wire.finish(LAST_REPORT_BOUND_MS);
+            // What a host that was slow made wait goes into the log at least.
+            self.pump(monotonic_ms());
+        }
         self.stdout.close();
         self.stderr.close();
         let at = SystemClock.now();

@@ -26,6 +26,7 @@ pub mod supervised;
 pub(crate) mod tool;
 mod tree;
 pub(crate) mod watching;
+mod wire;
 mod writes;
 
 pub use cgroup::usable_cgroups;

@@ -58,6 +58,10 @@ pub struct KeeperSpec {
     pub on_host_loss: OnHostLoss,
     /// Whether to look for a cgroup.
     pub cgroup: CgroupPreference,
+    /// Whether the program holds a conversation: its stdin and stdout are carried to the socket that the keeper has as
+    /// stderr. Otherwise it reads nothing.
+    #[serde(default)]
+    pub converses: bool,
 }
 
 impl KeeperSpec {

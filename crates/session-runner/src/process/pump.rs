@@ -9,6 +9,7 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
 use super::protocol::LAST_LINE_CHARS;
+use super::wire::Wire;
 use crate::workspace::log::{LogRotation, LogWriter, Stream};
 
 /// How much is read at once: what a pipe holds.
@@ -59,16 +60,29 @@ impl Pump {
         last_line(&self.tail)
     }
 
-    /// Reads what is there, up to a bound; whether there was anything.
-    pub(super) fn turn(&mut self, at: Timestamp, buffer: &mut [u8], log: &mut RunLog) -> bool {
+    /// Reads what is there, up to a bound; whether there was anything. What goes over a wire as well is only read when
+    /// that has room.
+    pub(super) fn turn(
+        &mut self,
+        at: Timestamp,
+        buffer: &mut [u8],
+        log: &mut RunLog,
+        mut wire: Option<&mut Wire>,
+    ) -> bool {
         let before = self.bytes;
         for _ in 0..READS_PER_TURN {
             let Some(pipe) = &self.pipe else { break };
+            if wire.as_ref().is_some_and(|wire| !wire.has_room()) {
+                break;
+            }
             match rustix::io::read(pipe, &mut *buffer) {
                 Ok(0) => self.pipe = None,
                 Ok(read) => {
                     let bytes = buffer.get(..read).unwrap_or_default();
                     log.write(at, self.stream, bytes);
+                    if let Some(wire) = &mut wire {
+                        wire.carry(bytes);
+                    }
                     self.remember(bytes);
                 }
                 Err(Errno::AGAIN) => break,

@@ -4,6 +4,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 
@@ -101,11 +102,12 @@ pub(super) fn launcher(arguments: &[String]) -> Command {
     command
 }
 
-/// The program of a run, leader of a process group of its own.
+/// The program of a run, leader of a process group of its own. Without `stdin` it reads nothing.
 pub(super) fn child(
     argv: &[String],
     env: &[(String, String)],
     cwd: &Utf8Path,
+    stdin: Option<OwnedFd>,
 ) -> Result<std::process::Child, SpawnFailure> {
     let Some((program, arguments)) = argv.split_first() else {
         return Err(SpawnFailure { kind: SpawnFailureKind::Spec, message: "argv is empty".into() });
@@ -117,6 +119,7 @@ pub(super) fn child(
         Err(error) => return Err(bad_directory(cwd, &reason(&error))),
     }
     command(program, cwd)
+        .stdin(stdin.map_or_else(Stdio::null, Stdio::from))
         .args(arguments)
         .envs(env.iter().map(|(name, value)| (name, value)))
         .process_group(0)

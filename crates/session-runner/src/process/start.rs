@@ -13,6 +13,7 @@ use super::identity::ProcessIdentity;
 use super::protocol::{CgroupPreference, KeeperRecord, KeeperSpec, SpawnFailure, SpawnFailureKind};
 use super::pump::{Pump, RunLog};
 use super::scope::{Applied, Held, Setting, TreeLimits};
+use super::wire::Wire;
 use super::{confined, record, spawn};
 use crate::workspace::log::Stream;
 
@@ -26,6 +27,7 @@ pub(super) struct Begun {
     pub(super) child: i32,
     pub(super) stdout: Pump,
     pub(super) stderr: Pump,
+    pub(super) wire: Option<Wire>,
     pub(super) group: Option<RunCgroup>,
     /// What a sandbox at full hangs on.
     pub(super) lifeline: Option<Lifeline>,
@@ -93,14 +95,15 @@ pub(super) fn begin(
             kind: SpawnFailureKind::StateFile,
             message: format!("cannot write {}: {}", spec.state_file, spawn::reason(&error)),
         })
-        .and_then(|()| start(spec));
+        .and_then(|()| wire(spec))
+        .and_then(|(wire, stdin)| Ok((start(spec, stdin)?, wire)));
     let (group, held) = match entered.map(Entered::leave) {
         None => (None, held),
         Some(Ok(group)) => (Some(group), held),
         Some(Err(why)) => (None, held.lost(&why)),
     };
-    let program = match started {
-        Ok(program) => program,
+    let (program, wire) = match started {
+        Ok(started) => started,
         Err(failure) => {
             log.state(SystemClock.now(), &format!("not started: {}", failure.message));
             return Err(NotBegun { failure, group });
@@ -120,6 +123,7 @@ pub(super) fn begin(
         child: pid,
         stdout: program.stdout,
         stderr: program.stderr,
+        wire,
         group,
         lifeline: program.lifeline,
         account: program.account,
@@ -136,18 +140,26 @@ fn with_keeper(report: Report, held: &Held, grouped: bool) -> Report {
     report.with_cgroup(held.memory.is_held(), held.processes.is_held())
 }
 
-fn start(spec: &KeeperSpec) -> Result<Program, SpawnFailure> {
-    let taken_over = |process| {
-        Program::new(process).map_err(|error: io::Error| SpawnFailure {
-            kind: SpawnFailureKind::Other,
-            message: error.to_string(),
-        })
-    };
+/// The wire of a program that holds a conversation, and what becomes its stdin.
+fn wire(spec: &KeeperSpec) -> Result<(Option<Wire>, Option<OwnedFd>), SpawnFailure> {
+    if !spec.converses {
+        return Ok((None, None));
+    }
+    let (wire, stdin) = Wire::take().map_err(|error| other(&error))?;
+    Ok((Some(wire), Some(stdin)))
+}
+
+fn other(error: &io::Error) -> SpawnFailure {
+    SpawnFailure { kind: SpawnFailureKind::Other, message: error.to_string() }
+}
+
+fn start(spec: &KeeperSpec, stdin: Option<OwnedFd>) -> Result<Program, SpawnFailure> {
+    let taken_over = |process| Program::new(process).map_err(|error| other(&error));
     match &spec.setting {
-        Setting::Open { env, cwd } => taken_over(spawn::child(&spec.argv, env, cwd)?),
+        Setting::Open { env, cwd } => taken_over(spawn::child(&spec.argv, env, cwd, stdin)?),
         Setting::Confined(confinement) => {
             let (Confined { child, report, lifeline, account }, digest) =
-                confined::launch(confinement, &spec.argv)?;
+                confined::launch(confinement, &spec.argv, stdin)?;
             let program = taken_over(child)?;
             Ok(Program {
                 report: Some(report),

@@ -13,6 +13,7 @@ use rustix::process::Signal;
 use session_core::RunId;
 use thiserror::Error;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::UnixStream;
 use tokio::process::{Child, ChildStdout};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -92,6 +93,7 @@ pub struct Supervised {
     reports: BufReader<ChildStdout>,
     line: Vec<u8>,
     lifeline: Arc<OwnedFd>,
+    wire: Option<UnixStream>,
     started: Started,
     record: Option<Box<KeeperRecord>>,
     run: RunId,
@@ -121,7 +123,7 @@ impl Supervised {
         let failed = |source| SpawnError::Keeper { program: program.path.clone(), source };
         let mut text = serde_json::to_vec(spec).map_err(|error| failed(error.into()))?;
         text.push(b'\n');
-        let stderr = open_stderr(program).map_err(failed)?;
+        let (stderr, wire) = stderr(program, spec.converses).map_err(failed)?;
         let mut keeper = spawn::keeper(&program.path, &program.arguments, stderr).spawn().map_err(failed)?;
         let Up { reports, line, lifeline, started } = match up(&mut keeper, program, spec.run, &text).await {
             Ok(up) => up,
@@ -134,6 +136,7 @@ impl Supervised {
             reports,
             line,
             lifeline: Arc::new(lifeline),
+            wire,
             started,
             record,
             run: spec.run,
@@ -158,6 +161,12 @@ impl Supervised {
     #[must_use]
     pub fn cgroups(&self) -> &[Utf8PathBuf] {
         self.record.as_ref().map_or(&[], |record| &record.cgroups)
+    }
+
+    /// The program's stdout to read and its stdin to write, once, where it [converses](KeeperSpec::converses). Whoever
+    /// does not read makes the program wait.
+    pub fn take_wire(&mut self) -> Option<UnixStream> {
+        self.wire.take()
     }
 
     /// What was applied to the run, as its keeper recorded it; `None` if it could not write that down.
@@ -256,6 +265,16 @@ struct Up {
     line: Vec<u8>,
     lifeline: OwnedFd,
     started: Started,
+}
+
+/// What the keeper has as stderr: where its complaints go, or its end of a wire; and our end of that.
+fn stderr(program: &KeeperProgram, converses: bool) -> io::Result<(Stdio, Option<UnixStream>)> {
+    if !converses {
+        return Ok((open_stderr(program)?, None));
+    }
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
+    ours.set_nonblocking(true)?;
+    Ok((Stdio::from(OwnedFd::from(theirs)), Some(UnixStream::from_std(ours)?)))
 }
 
 /// Tells the keeper what to do, and hears that it is done.

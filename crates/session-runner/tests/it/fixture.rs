@@ -55,6 +55,7 @@ impl Place {
             grace_ms: 10_000,
             on_host_loss: OnHostLoss::End,
             cgroup: CgroupPreference::Auto,
+            converses: false,
         }
     }
 

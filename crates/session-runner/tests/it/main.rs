@@ -18,6 +18,7 @@ mod harness;
 mod keeper;
 mod keeper_output;
 mod keeper_start;
+mod keeper_wire;
 mod limits;
 mod log;
 mod orphans;
@@ -68,6 +69,11 @@ const TESTS: &[harness::Test] = harness::tests![
     keeper_start::without_a_record_nothing_is_started,
     keeper_start::a_keeper_that_is_none_is_an_error,
     keeper_start::what_a_keeper_that_fails_has_started_ends,
+    keeper_wire::each_side_hears_the_other_and_its_end,
+    keeper_wire::a_hundred_megabytes_come_whole_and_whoever_is_slow_is_waited_for,
+    keeper_wire::a_host_that_lets_go_of_the_wire_is_taken_for_silent,
+    keeper_wire::a_host_that_never_reads_does_not_keep_a_run_that_is_stopped,
+    keeper_wire::a_program_that_reads_nothing_does_not_hold_its_host_up_for_ever,
     keeper_output::a_gigabyte_is_quick_and_bounded_on_disk,
     keeper_output::a_line_of_100_megabytes_is_whole,
     keeper_output::binary_bytes_are_verbatim,
