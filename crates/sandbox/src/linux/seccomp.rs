@@ -31,6 +31,8 @@ const TERMINAL_COMMANDS: [u32; 4] = [0x5412, 0x541c, 0x541d, 0x5423];
 /// An old name of packet sockets; libc marks its own as deprecated.
 const SOCK_PACKET: u32 = 10;
 const SOCKET_TYPE_MASK: u32 = 0xf;
+/// `PR_SET_MM`: what others are told of where a process has its arguments and its environment, and how much there is.
+const SET_MEMORY_MAP: u32 = 35;
 const UNIX: u32 = libc::AF_UNIX.unsigned_abs();
 const INET: u32 = libc::AF_INET.unsigned_abs();
 const INET6: u32 = libc::AF_INET6.unsigned_abs();
@@ -76,6 +78,7 @@ fn calls(level: Level, network: &Network) -> Calls {
     for command in TERMINAL_COMMANDS {
         calls.refuse_if(libc::SYS_ioctl, vec![(1, Condition::Is(command))]);
     }
+    calls.refuse_if(libc::SYS_prctl, vec![(0, Condition::Is(SET_MEMORY_MAP))]);
     set_id_files(&mut calls);
     sockets(&mut calls, level, network);
     calls
@@ -147,7 +150,8 @@ mod tests {
     /// Every number, with arguments around those that rules are about.
     #[test]
     fn every_call_is_treated_as_the_rules_say() {
-        let values = [0, 1, 2, 3, 10, 16, 40, 0x5412, 0x0802_0000, 0o4755, 0o100, u64::MAX, 1 << 32 | 0x5412];
+        let values =
+            [0, 1, 2, 3, 10, 16, 35, 40, 0x5412, 0x0802_0000, 0o4755, 0o100, u64::MAX, 1 << 32 | 0x5412];
         for (level, network) in every() {
             let numbers = (0..=newest() + 3).chain([X32_BIT, X32_BIT + 101, u32::MAX]);
             let asked = numbers.flat_map(|number| {

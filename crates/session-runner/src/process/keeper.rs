@@ -89,12 +89,14 @@ fn keep() -> io::Result<()> {
                 group.remove();
             }
             let report = KeeperReport::SpawnFailed(failure.clone());
+            let mut recorded = Ok(());
             if failure.kind != SpawnFailureKind::StateFile && failure.kind != SpawnFailureKind::Spec {
                 let outcome = Some(RunOutcome::SpawnFailed(failure));
-                record::write(&spec.state_file, &KeeperRecord { outcome, ..record })?;
+                recorded = record::write(&spec.state_file, &KeeperRecord { outcome, ..record });
             }
+            // Also where there is no room for the record: the host hears why.
             host.report_finally(&report, LAST_REPORT_BOUND_MS);
-            Ok(())
+            recorded
         }
     }
 }

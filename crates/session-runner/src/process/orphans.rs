@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 
 use camino::Utf8PathBuf;
 use rustix::event::{Timespec, poll};
@@ -23,6 +23,9 @@ const ROUNDS: usize = 300;
 const EMPTY_ROUNDS: usize = 3;
 /// Between two of these looks, in milliseconds.
 const EMPTY_PAUSE_MS: u64 = 5;
+
+/// The most bytes that Linux gives a program as arguments and environment: three quarters of 8 MiB.
+const ENVIRONMENT_BYTES: u64 = 6 << 20;
 
 /// What came of ending a tree without its keeper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,6 +102,24 @@ fn find(run: RunId, group: Option<&RunCgroup>) -> io::Result<Vec<ProcessIdentity
 
 /// One whose environment we may not read is not ours, or is found as a descendant.
 fn has_in_environment(pid: i32, marker: &[u8]) -> bool {
-    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let file = fs::File::open(format!("/proc/{pid}/environ"));
+    let environment = file.and_then(bounded).unwrap_or_default();
     environment.split(|byte| *byte == 0).any(|pair| pair == marker)
+}
+
+/// As much of an environment as there can be: how long it says that its own is, a process decides.
+fn bounded(file: impl Read) -> io::Result<Vec<u8>> {
+    let mut environment = Vec::new();
+    file.take(ENVIRONMENT_BYTES).read_to_end(&mut environment)?;
+    Ok(environment)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_environment_without_an_end_is_read_up_to_what_there_can_be() {
+        assert_eq!(bounded(io::repeat(b'x')).unwrap().len() as u64, ENVIRONMENT_BYTES);
+    }
 }

@@ -71,16 +71,15 @@ fn pack<W: Write>(dir: &SessionDir, to: W) -> io::Result<W> {
     tar.into_inner()
 }
 
-/// The entries of a directory. Some tools close theirs even to their owner, who may open it again.
+/// The entries of a directory. Some tools close theirs even to their owner, who may open it again: one that can be listed
+/// need not let anybody at what is in it.
 fn listed(directory: &Path) -> io::Result<fs::ReadDir> {
-    match fs::read_dir(directory) {
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            fs::set_permissions(directory, Permissions::from_mode(0o700))
-                .map_err(|error| at(directory, &error))?;
-            fs::read_dir(directory).map_err(|error| at(directory, &error))
-        }
-        listed => listed.map_err(|error| at(directory, &error)),
+    let mode = fs::metadata(directory).map_err(|error| at(directory, &error))?.permissions().mode();
+    if mode & 0o500 != 0o500 {
+        fs::set_permissions(directory, Permissions::from_mode(0o700))
+            .map_err(|error| at(directory, &error))?;
     }
+    fs::read_dir(directory).map_err(|error| at(directory, &error))
 }
 
 fn append<W: Write>(tar: &mut tar::Builder<W>, path: &Path, name: &Path) -> io::Result<()> {
@@ -102,4 +101,23 @@ fn at(path: &Path, error: &io::Error) -> io::Error {
         return io::Error::other(text);
     }
     io::Error::new(error.kind(), format!("{shown}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_that_lets_its_owner_list_or_enter_but_not_both_is_opened() {
+        for mode in [0o000, 0o100, 0o400, 0o600, 0o500, 0o755] {
+            let place = tempfile::tempdir().unwrap();
+            let directory = place.path().join("d");
+            fs::create_dir(&directory).unwrap();
+            fs::write(directory.join("f"), "").unwrap();
+            fs::set_permissions(&directory, Permissions::from_mode(mode)).unwrap();
+            assert_eq!(listed(&directory).unwrap().count(), 1);
+            let now = fs::metadata(&directory).unwrap().permissions().mode() & 0o777;
+            assert_eq!(now, if mode & 0o500 == 0o500 { mode } else { 0o700 });
+        }
+    }
 }
