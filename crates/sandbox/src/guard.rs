@@ -18,7 +18,7 @@ pub(crate) mod nested;
 mod protected;
 mod repository;
 
-use look::{COMMON_DIRECTORY, Subject, USUAL, look};
+use look::{COMMON_DIRECTORY, Subject, USUAL, is_usual, look};
 pub use protected::{Guarded, git_paths, guarded};
 use repository::Repository;
 
@@ -160,8 +160,9 @@ impl Watch {
 
     /// Renames each `commondir` that has appeared in a repository to `commondir.set-aside`, so that nothing outside
     /// takes hooks and configuration from where it points; likewise a `config.worktree` of any worktree but
-    /// these, and a `commondir` of any that leads elsewhere than git has it lead. Returns those alone; [`changes`](Self::changes) tells of
-    /// all others, and goes on to tell of one that could not be set aside. To be called when the session has ended.
+    /// these, and a `commondir` of any that leads elsewhere than git has it lead. Others may be making worktrees meanwhile:
+    /// a `commondir` that git has not filled yet stays. Returns those alone; [`changes`](Self::changes) tells of all others,
+    /// and goes on to tell of one that could not be set aside. To be called when the session has ended.
     #[must_use]
     pub fn set_aside(&self) -> Vec<Change> {
         // In the own part of a worktree git makes one itself, which is no change then.
@@ -176,7 +177,8 @@ impl Watch {
                     | (Some(COMMON_DIRECTORY | OWN_SETTINGS), ChangeKind::Appeared, false)
             ) || self.is_of_another(path, *kind)
         });
-        planted.filter_map(|Change { path, .. }| Some(Change { kind: set_aside(&path)?, path })).collect()
+        let kind = |path: &Utf8Path| set_aside(path, of_worktree(path));
+        planted.filter_map(|Change { path, .. }| Some(Change { kind: kind(&path)?, path })).collect()
     }
 }
 
@@ -188,9 +190,13 @@ impl Watch {
     }
 }
 
-fn set_aside(path: &Utf8Path) -> Option<ChangeKind> {
+fn set_aside(path: &Utf8Path, of_worktree: bool) -> Option<ChangeKind> {
     let directory = Directory::open(path.parent()?)?;
     let name = Utf8Path::new(path.file_name()?);
+    // Since the look the worktree may have gone, and git have made another of its name.
+    if of_worktree && name == COMMON_DIRECTORY && is_usual(&directory, name) {
+        return None;
+    }
     for number in 0..ASIDE_MAX {
         let new = match number {
             0 => format!("{name}.set-aside"),

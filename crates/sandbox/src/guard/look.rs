@@ -37,9 +37,9 @@ const WATCHED: &[&str] = &[
 ];
 /// The file by which git takes hooks and configuration from another directory.
 pub(super) const COMMON_DIRECTORY: &str = "commondir";
-/// What it holds in the own part of a worktree: the repository around it.
-const AROUND: &str = "../..";
-/// The mark of such a file.
+/// What git writes into it in the own part of a worktree: the repository around it.
+const AROUND: &[u8] = b"../..\n";
+/// The mark of such a file, also while git is making it.
 pub(super) const USUAL: &str = "the repository around it";
 /// How many names of one directory are looked at.
 const NAMES_MAX: usize = 4096;
@@ -88,6 +88,14 @@ pub(super) fn look(subject: &Subject<'_>, places: &[Utf8PathBuf]) -> BTreeMap<Ut
         }
     }
     look.seen
+}
+
+/// Whether a `commondir` in the own part of a worktree is as git makes it. git makes the file first and fills it then, so
+/// an empty one is usual too: it leads nowhere, and git stops at it.
+pub(super) fn is_usual(directory: &Directory, name: &Utf8Path) -> bool {
+    // To the last byte: spaces and lines that follow can be part of a directory's name.
+    let content = directory.read(name, 2 * AROUND.len() as u64);
+    content.is_some_and(|content| content.is_empty() || content == AROUND)
 }
 
 /// A directory that names are below of, with its own name.
@@ -170,11 +178,9 @@ impl Look {
             let own = worktrees.join(worktree);
             self.at(place, &own.join("config.worktree"));
             let pointer = own.join(COMMON_DIRECTORY);
-            let content = place.directory.read(&pointer, 16).unwrap_or_default();
-            if content.trim_ascii_end() == AROUND.as_bytes() {
+            // Read after it was found: git may be making it at this moment.
+            if self.at(place, &pointer).is_some() && is_usual(&place.directory, &pointer) {
                 self.seen.insert(place.path.join(pointer), USUAL.to_owned());
-            } else {
-                self.at(place, &pointer);
             }
         }
     }

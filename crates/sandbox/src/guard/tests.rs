@@ -226,6 +226,44 @@ fn a_worktree_that_was_redirected_is_set_aside() {
     assert!(!leads.exists() && !new.exists());
 }
 
+/// Others make worktrees of the repository while a session goes on. git makes the file, and then it fills it.
+#[test]
+fn a_worktree_that_git_is_making_stays() {
+    let (_directory, path) = place();
+    let (main, work) = worktree(&path);
+    let new = main.join(".git/worktrees/new/commondir");
+    let before = watch(&work);
+    fs::create_dir(new.parent().unwrap()).unwrap();
+    fs::write(&new, "").unwrap();
+    let between = watch(&work);
+    for content in ["", "../..\n"] {
+        fs::write(&new, content).unwrap();
+        for watch in [&before, &between] {
+            assert_eq!((watch.set_aside(), watch.changes()), (vec![], vec![]), "{content:?}");
+        }
+        assert_eq!(fs::read_to_string(&new).unwrap(), content);
+        // Its name had been another's, which was to be set aside.
+        assert_eq!(set_aside(&new, true), None);
+    }
+    fs::write(&new, "/elsewhere").unwrap();
+    assert_eq!(between.set_aside(), [Change { path: new.clone(), kind: ChangeKind::SetAside }]);
+    assert!(!new.exists());
+}
+
+#[test]
+fn what_resembles_the_pointer_of_a_worktree_is_set_aside() {
+    let (_directory, path) = place();
+    let (main, work) = worktree(&path);
+    let watch = watch(&work);
+    let leads = main.join(".git/worktrees/work/commondir");
+    let lines = "\n".repeat(64);
+    for content in ["\n", "..", "../.. \n", "../..\n\n", "../..\t", &format!("../..{lines}/../../evil")] {
+        fs::write(&leads, content).unwrap();
+        assert_eq!(watch.set_aside().len(), 1, "{content:?}");
+        assert!(!leads.exists());
+    }
+}
+
 #[test]
 fn settings_of_a_worktree_that_appear_in_the_repository_are_set_aside() {
     let (_directory, path) = place();

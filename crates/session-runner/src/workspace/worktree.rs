@@ -1,20 +1,23 @@
 //! A git worktree of the project, on a branch of its own.
 
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
 
 use super::error::WorkspaceError;
 use super::git::{Git, failed};
+use crate::process::tool;
 
-/// git looks at all worktrees of a repository when it makes or forgets one, and fails at one that is half made: so this
-/// process does one at a time. Each takes milliseconds.
+/// git looks at all worktrees of a repository when it makes or forgets one or deletes a branch, and stops at one that is
+/// half made: so this process does one at a time. Each takes milliseconds.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-
-fn turn() -> MutexGuard<'static, ()> {
-    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
-}
+/// How long another process, which does not wait for its turn, may take to make a worktree from half to whole: so many
+/// looks, and the time between two.
+const HALF_MADE_LOOKS: usize = 40;
+const HALF_MADE_PAUSE: Duration = Duration::from_millis(50);
 
 /// The repository that a project lies in.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,20 +68,14 @@ impl Repository {
         commit: &str,
         confined: bool,
     ) -> Result<(), WorkspaceError> {
-        let existed = self.has_branch(git, branch)?;
+        git.run(&self.project, &["branch", "--no-track", "--", branch, commit])?;
+        let order = ["worktree", "add", "--no-checkout", "--", work.as_str(), branch];
+        let added = self.run_in_turn(git, &order);
         // Checking out runs the filters that the repository names, and somebody else may have named them: in a sandbox.
-        let order =
-            ["worktree", "add", "--no-checkout", "--no-track", "-b", branch, "--", work.as_str(), commit];
-        let added = {
-            let _turn = turn();
-            git.run(&self.project, &order)
-        };
-        let check_out =
-            || git.confined_to(work, confined).may_change().run(work, &["reset", "--hard", "--quiet"]);
-        // With many of one repository at once it has been seen not to find the worktree, and to find it a moment later.
-        let made = added.and_then(|_| check_out().or_else(|_| check_out()));
+        let check_out = ["reset", "--hard", "--quiet"];
+        let made = added.and_then(|()| git.confined_to(work, confined).may_change().run(work, &check_out));
         let Err(error) = made else { return Ok(()) };
-        self.take_back(git, work, if existed { None } else { Some(branch) });
+        self.take_back(git, work, Some(branch));
         Err(error)
     }
 
@@ -86,9 +83,8 @@ impl Repository {
     pub(super) fn take_back(&self, git: &Git, work: &Utf8Path, branch: Option<&str>) {
         let mut failures = Vec::new();
         if work.exists() {
-            failures.extend(
-                git.run(&self.project, &["worktree", "remove", "--force", "--", work.as_str()]).err(),
-            );
+            let order = ["worktree", "remove", "--force", "--", work.as_str()];
+            failures.extend(self.run_in_turn(git, &order).err());
         }
         if let Some(branch) = branch {
             failures.extend(self.delete_branch(git, branch).err());
@@ -102,10 +98,7 @@ impl Repository {
     /// itself would look without one, and run what the session's repository names.
     pub(super) fn forget(&self, git: &Git, work: &Utf8Path) -> Result<(), WorkspaceError> {
         let order = ["worktree", "remove", "--force", "--", work.as_str()];
-        let answer = {
-            let _turn = turn();
-            git.try_run(&self.project, &order)?
-        };
+        let answer = self.try_in_turn(git, &order)?;
         let unknown = String::from_utf8_lossy(&answer.stderr).contains("is not a working tree");
         if answer.success || unknown { Ok(()) } else { Err(failed(&self.project, &order, &answer.stderr)) }
     }
@@ -120,13 +113,46 @@ impl Repository {
         if commits > 0 {
             return Ok(BranchFate::Kept { commits });
         }
-        git.run(&self.project, &["branch", "-D", "--", branch])?;
+        self.run_in_turn(git, &["branch", "-D", "--", branch])?;
         Ok(BranchFate::Deleted)
+    }
+
+    /// Runs git where it looks at all worktrees, when no other thread of this process does.
+    fn run_in_turn(&self, git: &Git, order: &[&str]) -> Result<(), WorkspaceError> {
+        let answer = self.try_in_turn(git, order)?;
+        if answer.success { Ok(()) } else { Err(failed(&self.project, order, &answer.stderr)) }
+    }
+
+    /// The same, and leaves it to the caller what a failure means. A person, a session or another host may be making a
+    /// worktree: until that is whole git stops before it changes anything.
+    fn try_in_turn(&self, git: &Git, order: &[&str]) -> Result<tool::Finished, WorkspaceError> {
+        let run = || {
+            let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+            git.try_run(&self.project, order)
+        };
+        for _ in 1..HALF_MADE_LOOKS {
+            let answer = run()?;
+            if answer.success || !is_stopped_by_half_made(&answer.stderr) {
+                return Ok(answer);
+            }
+            thread::sleep(HALF_MADE_PAUSE);
+        }
+        run()
     }
 
     fn has_branch(&self, git: &Git, branch: &str) -> Result<bool, WorkspaceError> {
         Ok(git.try_run(&self.project, &is_branch(&ref_of(branch)))?.success)
     }
+}
+
+/// Whether git has found a worktree whose `commondir` is made and not filled yet. git reads nothing there then, which is
+/// no error of the system.
+fn is_stopped_by_half_made(said: &[u8]) -> bool {
+    String::from_utf8_lossy(said).lines().any(|line| {
+        line.starts_with("fatal: failed to read ")
+            && line.contains("/worktrees/")
+            && line.contains("/commondir: ")
+    })
 }
 
 /// What became of the branch of a worktree that was removed.

@@ -142,6 +142,7 @@ const TESTS: &[harness::Test] = harness::tests![
     worktree::a_removal_keeps_unsaved_work,
     worktree::a_branch_with_commits_of_its_own_survives,
     worktree::a_half_made_worktree_is_taken_back,
+    worktree::a_worktree_that_another_is_making_is_waited_for,
     worktree::no_hook_of_the_project_runs,
     worktree::a_moved_project_does_not_hold_a_forced_removal,
 ];

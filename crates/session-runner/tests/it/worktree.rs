@@ -219,6 +219,39 @@ pub(crate) fn a_half_made_worktree_is_taken_back() {
     assert!(branches(&project).contains(&made.dir.branch()) && ground.everything().is_empty());
 }
 
+/// A person, a session or another host may be making a worktree of the same repository, and git stops at one that is half
+/// made.
+pub(crate) fn a_worktree_that_another_is_making_is_waited_for() {
+    let mut ground = Ground::new();
+    let project = project(&ground);
+    let half = project.join(".git/worktrees/half");
+    fs::create_dir_all(&half).unwrap();
+    fs::write(half.join("gitdir"), format!("{}/.git\n", ground.place.path.join("half"))).unwrap();
+    // Each order comes upon it half made, and when it comes again finds it whole.
+    let programs = ground.place.path.join("programs");
+    fs::create_dir(&programs).unwrap();
+    let script = format!(
+        "#!/bin/sh\ncase \"$1 $2\" in 'worktree add' | 'worktree remove' | 'branch -D')\n\
+         if mkdir \"{programs}/$1 $2\"; then : > {half}/commondir; else echo ../.. > {half}/commondir; fi\nesac\n\
+         PATH={PATH} exec git \"$@\"\n"
+    );
+    fs::write(programs.join("git"), script).unwrap();
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(programs.join("git"), executable).unwrap();
+    let path = format!("{programs}:{PATH}");
+    let host = session_runner::workspace::HostEnvironment::new([("PATH".into(), path)]);
+    ground.git = session_runner::workspace::Git::new(&host);
+    let request = request(WorkspaceKind::Worktree, Some(&project));
+    let made = ground.prepare(&request).unwrap();
+    assert!(made.cwd.join("part/file").exists());
+    let removed = ground.remove(&removal(&request)).unwrap();
+    assert_eq!(removed.branch, Some(BranchFate::Deleted));
+    assert!(
+        ["worktree add", "worktree remove", "branch -D"].iter().all(|order| programs.join(order).exists())
+    );
+    assert_eq!(branches(&project), ["main"]);
+}
+
 /// A repository's hooks are not the host's to run: a session may have put them there.
 pub(crate) fn no_hook_of_the_project_runs() {
     let ground = Ground::new();
