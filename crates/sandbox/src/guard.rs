@@ -18,7 +18,8 @@ pub(crate) mod nested;
 mod protected;
 mod repository;
 
-use look::{COMMON_DIRECTORY, Subject, USUAL, is_usual, look};
+use look::{COMMON_DIRECTORY, Subject, USUAL, is_empty, is_usual, look};
+use names::{Budget, mark};
 pub use protected::{Guarded, git_paths, guarded};
 use repository::Repository;
 
@@ -150,6 +151,7 @@ impl Watch {
             (before, after) if before == after => None,
             // Worktrees come and go, each with such a file.
             (None, Some(mark)) | (Some(mark), None) if mark == USUAL => None,
+            (None, Some(mark)) if self.copied(path) == Some(mark) => None,
             (None, _) => Some(ChangeKind::Appeared),
             (_, None) => Some(ChangeKind::Vanished),
             (Some(_), Some(_)) => Some(ChangeKind::Changed),
@@ -161,7 +163,7 @@ impl Watch {
     /// Renames each `commondir` that has appeared in a repository to `commondir.set-aside`, so that nothing outside
     /// takes hooks and configuration from where it points; likewise a `config.worktree` of any worktree but
     /// these, and a `commondir` of any that leads elsewhere than git has it lead. Others may be making worktrees meanwhile:
-    /// a `commondir` that git has not filled yet stays. Returns those alone; [`changes`](Self::changes) tells of all others,
+    /// what git makes for those stays, filled or not. Returns those alone; [`changes`](Self::changes) tells of all others,
     /// and goes on to tell of one that could not be set aside. To be called when the session has ended.
     #[must_use]
     pub fn set_aside(&self) -> Vec<Change> {
@@ -177,7 +179,13 @@ impl Watch {
                     | (Some(COMMON_DIRECTORY | OWN_SETTINGS), ChangeKind::Appeared, false)
             ) || self.is_of_another(path, *kind)
         });
-        let kind = |path: &Utf8Path| set_aside(path, of_worktree(path));
+        let kind = |path: &Utf8Path| {
+            let directory = Directory::open(path.parent()?)?;
+            let name = Utf8Path::new(path.file_name()?);
+            // Since the look the worktree may have gone, and git have made another of its name, or filled what it made.
+            let is_of_git = of_worktree(path) && self.is_of_git(&directory, path, name);
+            if is_of_git { None } else { set_aside(&directory, name) }
+        };
         planted.filter_map(|Change { path, .. }| Some(Change { kind: kind(&path)?, path })).collect()
     }
 }
@@ -188,15 +196,26 @@ impl Watch {
         let is_own = path.parent().is_some_and(|above| self.own.contains(above));
         kind == ChangeKind::Appeared && path.file_name() == Some(OWN_SETTINGS) && !is_own
     }
+
+    /// How the settings were that git copies to this name when it makes a worktree: those of the repository, where it has
+    /// such a file.
+    fn copied(&self, path: &Utf8Path) -> Option<&String> {
+        let worktrees = path.parent()?.parent().filter(|above| above.file_name() == Some("worktrees"))?;
+        let repository = worktrees.parent().filter(|_| path.file_name() == Some(OWN_SETTINGS))?;
+        self.seen.get(&repository.join(OWN_SETTINGS))
+    }
+
+    /// Whether this name in the own part of a worktree is as git makes it.
+    fn is_of_git(&self, directory: &Directory, path: &Utf8Path, name: &Utf8Path) -> bool {
+        if name == COMMON_DIRECTORY {
+            return is_usual(directory, name);
+        }
+        let now = mark(directory, name, &mut Budget::default());
+        is_empty(directory, name) || now.is_some() && now.as_ref() == self.copied(path)
+    }
 }
 
-fn set_aside(path: &Utf8Path, of_worktree: bool) -> Option<ChangeKind> {
-    let directory = Directory::open(path.parent()?)?;
-    let name = Utf8Path::new(path.file_name()?);
-    // Since the look the worktree may have gone, and git have made another of its name.
-    if of_worktree && name == COMMON_DIRECTORY && is_usual(&directory, name) {
-        return None;
-    }
+fn set_aside(directory: &Directory, name: &Utf8Path) -> Option<ChangeKind> {
     for number in 0..ASIDE_MAX {
         let new = match number {
             0 => format!("{name}.set-aside"),

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use camino::{Utf8Path, Utf8PathBuf};
 
+use super::OWN_SETTINGS;
 use super::names::{Budget, Found, mark};
 #[cfg(not(target_os = "linux"))]
 use crate::elsewhere::Directory;
@@ -98,6 +99,10 @@ pub(super) fn is_usual(directory: &Directory, name: &Utf8Path) -> bool {
     content.is_some_and(|content| content.is_empty() || content == AROUND)
 }
 
+pub(super) fn is_empty(directory: &Directory, name: &Utf8Path) -> bool {
+    matches!(directory.find(name), Found::File { bytes: 0, .. })
+}
+
 /// A directory that names are below of, with its own name.
 struct Place<'a> {
     path: &'a Utf8Path,
@@ -169,14 +174,18 @@ impl Look {
     }
 
     fn one_repository(&mut self, place: &Place<'_>, name: &Utf8Path) {
-        for inner in [COMMON_DIRECTORY, "config", "config.worktree"] {
+        for inner in [COMMON_DIRECTORY, "config", OWN_SETTINGS] {
             self.at(place, &name.join(inner));
         }
         self.listed(place, &name.join("hooks"));
         let worktrees = name.join("worktrees");
         for worktree in self.names(place, &worktrees, DIRECTORIES_MAX) {
             let own = worktrees.join(worktree);
-            self.at(place, &own.join("config.worktree"));
+            let settings = own.join(OWN_SETTINGS);
+            // An empty one sets nothing, and git may be about to fill it.
+            if !is_empty(&place.directory, &settings) {
+                self.at(place, &settings);
+            }
             let pointer = own.join(COMMON_DIRECTORY);
             // Read after it was found: git may be making it at this moment.
             if self.at(place, &pointer).is_some() && is_usual(&place.directory, &pointer) {

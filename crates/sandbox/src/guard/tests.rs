@@ -243,11 +243,40 @@ fn a_worktree_that_git_is_making_stays() {
         }
         assert_eq!(fs::read_to_string(&new).unwrap(), content);
         // Its name had been another's, which was to be set aside.
-        assert_eq!(set_aside(&new, true), None);
+        let own = Directory::open(new.parent().unwrap()).unwrap();
+        assert!(before.is_of_git(&own, &new, "commondir".into()));
     }
     fs::write(&new, "/elsewhere").unwrap();
     assert_eq!(between.set_aside(), [Change { path: new.clone(), kind: ChangeKind::SetAside }]);
     assert!(!new.exists());
+}
+
+/// git copies them for each worktree that it makes: the file first, and then what is in it.
+#[test]
+fn settings_that_git_copies_for_a_worktree_stay() {
+    let (_directory, path) = place();
+    let (main, work) = worktree(&path);
+    let of_main = main.join(".git/config.worktree");
+    fs::write(&of_main, "[core]\n\tsparseCheckout = true\n").unwrap();
+    let new = main.join(".git/worktrees/new/config.worktree");
+    let before = watch(&work);
+    fs::create_dir(new.parent().unwrap()).unwrap();
+    for content in ["", "[core]\n\tsparseCheckout = true\n"] {
+        fs::write(&new, content).unwrap();
+        assert_eq!((before.set_aside(), before.changes()), (vec![], vec![]), "{content:?}");
+        assert_eq!(fs::read_to_string(&new).unwrap(), content);
+        let own = Directory::open(new.parent().unwrap()).unwrap();
+        assert!(before.is_of_git(&own, &new, "config.worktree".into()));
+    }
+    // What counts are the settings of the repository before the session, and an empty file is none.
+    fs::write(&new, "").unwrap();
+    let between = watch(&work);
+    for watch in [&before, &between] {
+        for path in [&of_main, &new] {
+            fs::write(path, "[core]\n\tpager = evil\n").unwrap();
+        }
+        assert_eq!(watch.set_aside(), [Change { path: new.clone(), kind: ChangeKind::SetAside }]);
+    }
 }
 
 #[test]
