@@ -1,21 +1,20 @@
 //! What every command needs: where things lie, the settings, the outside world.
 
 use std::collections::BTreeMap;
-use std::fs::{File, Permissions};
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
-
 use std::sync::{Arc, LazyLock};
 
 use camino::{Utf8Path, Utf8PathBuf};
 use session_core::Env;
 use session_core::names::Principal;
 use session_runner::Launcher;
+use session_runner::private;
 use session_runner::workspace::{Git, HostEnvironment, Layout};
 use session_store::{Durability, OpenError, OpenOptions, SqlStore, StoreUrl};
 
 use crate::config::{self, Config, Layer, Sources, Synchronous, Trust};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::paths::Paths;
+use crate::system;
 
 /// What every command needs.
 #[derive(Debug, Clone)]
@@ -124,9 +123,8 @@ impl Context {
 
     /// Whose sessions this process makes: the local user.
     pub fn principal(&self) -> Outcome<Principal> {
-        let named = ["USER", "LOGNAME"].into_iter().find_map(|name| self.variable(name));
-        let uid = rustix::process::geteuid().as_raw();
-        let name = named.filter(|name| !name.is_empty()).map_or_else(|| format!("uid:{uid}"), Into::into);
+        let named = system::USER_VARIABLES.into_iter().find_map(|name| self.variable(name));
+        let name = named.filter(|name| !name.is_empty()).map_or_else(system::nameless_user, Into::into);
         Principal::new(&name).map_err(|error| Failure::of(Kind::Usage, &error))
     }
 
@@ -136,19 +134,11 @@ impl Context {
     }
 }
 
-/// The path of this program, which also is the keeper and the host in the background.
-pub fn program() -> Outcome<Utf8PathBuf> {
-    let path = std::env::current_exe()
-        .map_err(|error| Failure::caused(Kind::Error, "the program's own path is unknown", &error))?;
-    Utf8PathBuf::from_path_buf(path)
-        .map_err(|path| Failure::usage(format!("the program's path {} is not UTF-8", path.display())))
-}
-
 /// Reading, too, needs a directory that can be written: SQLite keeps what readers and writer share beside the file.
 fn unreadable(url: &StoreUrl, failure: Failure) -> Failure {
     let StoreUrl::Sqlite(path) = url else { return failure };
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    match directory.map(|parent| (parent, rustix::fs::access(parent, rustix::fs::Access::WRITE_OK))) {
+    match directory.map(|parent| (parent, system::may_write(parent))) {
         Some((parent, Err(error))) => failure.hint(format!(
             "{} cannot be written ({error}), and SQLite needs that even to read; a copy of the directory can be read",
             parent.display()
@@ -160,8 +150,8 @@ fn unreadable(url: &StoreUrl, failure: Failure) -> Failure {
 /// Makes a database that only its owner can read: it holds what tasks were given, keys among it. SQLite gives the
 /// files beside it the same mode.
 fn keep_private(path: &std::path::Path) {
-    let opened = File::options().read(true).append(true).create(true).mode(0o600).open(path);
-    let kept = opened.and_then(|file| file.set_permissions(Permissions::from_mode(0o600)));
+    let opened = private::options().read(true).append(true).create(true).open(path);
+    let kept = opened.and_then(|file| private::close_file(&file));
     // What is wrong with the path is said, and better, when the store is opened.
     if let Err(error) = kept {
         tracing::debug!(path = %path.display(), %error, "the database could not be made private");

@@ -107,6 +107,18 @@ impl Failure {
         failure
     }
 
+    /// Nothing is started on this system, as [`std::env::consts::OS`] names it.
+    #[cfg(any(not(target_os = "linux"), test))]
+    pub fn no_sandbox_on(os: &str) -> Self {
+        let refusal = sandbox::Refusal::no_sandbox_on(os);
+        let what = session_core::run::ReasonCode::SandboxUnavailable.code();
+        let message = format!(
+            "{what}: {refusal}, so no session is started here, nor with `--sandbox=off`: there would be no keeper that \
+             ends it, holds its limits and knows its processes"
+        );
+        Self::new(Kind::Denied, message).hint(refusal.code.advice())
+    }
+
     /// Message and causes in one line.
     pub fn in_one_line(&self) -> String {
         self.causes.iter().fold(self.message.clone(), |text, cause| text + ": " + cause)
@@ -196,6 +208,18 @@ impl From<OpenError> for Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_cannot_be_held_is_refused_and_says_where_it_can() {
+        let refused = Failure::no_sandbox_on("macos");
+        assert_eq!(refused.kind.code(), 5);
+        assert_eq!(
+            refused.to_string(),
+            "error: sandbox_unavailable: macos has no sandbox of ours, so no session is started here, nor with \
+             `--sandbox=off`: there would be no keeper that ends it, holds its limits and knows its processes\n  hint: run \
+             it on Linux, or in a Linux virtual machine or container"
+        );
+    }
 
     #[test]
     fn causes_are_told_once_and_in_order() {

@@ -26,6 +26,7 @@ mod records;
 mod resume;
 mod select;
 mod size;
+mod system;
 mod telemetry;
 mod transfer;
 mod view;

@@ -7,6 +7,7 @@ use serde::Serialize;
 use unicode_width::UnicodeWidthChar as _;
 
 use crate::failure::{Failure, Kind, Outcome};
+use crate::system;
 
 /// Writes a line of data.
 pub fn line(text: &str) -> Outcome<()> {
@@ -65,9 +66,7 @@ pub fn table(head: &[&str]) -> Table {
 
 /// Writes a table without the blanks at the ends of its lines, on a terminal one row a line.
 pub fn print(table: &Table) -> Outcome<()> {
-    let width =
-        io::stdout().is_terminal().then(|| rustix::termios::tcgetwinsize(io::stdout()).ok()).flatten();
-    let width = width.map(|size| usize::from(size.ws_col)).filter(|&columns| columns > 0);
+    let width = io::stdout().is_terminal().then(system::columns).flatten();
     let cut = |line: String| match width {
         Some(width) => harmless(line.trim_end(), width),
         None => line.trim_end().to_owned(),

@@ -1,11 +1,12 @@
 //! Where things lie: the XDG directories, or everything under `ROOMETTE_HOME`.
 
-use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::{fs, io};
 
 use camino::{Utf8Path, Utf8PathBuf};
+use session_runner::private;
 
 use crate::failure::{Failure, Kind, Outcome};
+use crate::system::HOME_VARIABLE;
 
 /// Where things lie.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,10 +42,12 @@ impl Paths {
         let xdg = |name: &str, beneath: &str| {
             variable(name)
                 .filter(|path| path.is_absolute())
-                .or_else(|| Some(variable("HOME")?.join(beneath)))
+                .or_else(|| Some(variable(HOME_VARIABLE)?.join(beneath)))
                 .map(|path| path.join("roomette"))
                 .ok_or_else(|| {
-                    Failure::usage(format!("neither ROOMETTE_HOME, {name} nor HOME says where the data lie"))
+                    Failure::usage(format!(
+                        "neither ROOMETTE_HOME, {name} nor {HOME_VARIABLE} says where the data lie"
+                    ))
                 })
         };
         Ok(Self {
@@ -63,21 +66,6 @@ impl Paths {
         self.data.join("host.lock")
     }
 
-    /// Held while a host is being started, so that starters take turns.
-    pub fn start_lock(&self) -> Utf8PathBuf {
-        self.data.join("host.start")
-    }
-
-    /// Where the host listens.
-    pub fn socket(&self) -> Utf8PathBuf {
-        self.data.join("host.sock")
-    }
-
-    /// What a host in the background has to say.
-    pub fn host_log(&self) -> Utf8PathBuf {
-        self.data.join("host.log")
-    }
-
     /// This installation's runner id.
     pub fn runner_id(&self) -> Utf8PathBuf {
         self.data.join("runner.id")
@@ -94,9 +82,9 @@ impl Paths {
             Ok(found) if found.is_dir() => self.check_inside(),
             Ok(_) => Err(Failure::usage(format!("the data directory {} is a file", self.data))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.data).map_err(failed)?;
+                private::make_directory(&self.data).map_err(failed)?;
                 // The umask may have taken more than was asked for; it never gives more.
-                fs::set_permissions(&self.data, fs::Permissions::from_mode(0o700)).map_err(failed)
+                private::close_directory(&self.data).map_err(failed)
             }
             Err(error) => Err(failed(error)),
         }
@@ -112,6 +100,25 @@ impl Paths {
             }
         }
         Ok(())
+    }
+}
+
+/// What belongs to a host that stays.
+#[cfg(target_os = "linux")]
+impl Paths {
+    /// Held while a host is being started, so that starters take turns.
+    pub fn start_lock(&self) -> Utf8PathBuf {
+        self.data.join("host.start")
+    }
+
+    /// Where the host listens.
+    pub fn socket(&self) -> Utf8PathBuf {
+        self.data.join("host.sock")
+    }
+
+    /// What a host in the background has to say.
+    pub fn host_log(&self) -> Utf8PathBuf {
+        self.data.join("host.log")
     }
 }
 

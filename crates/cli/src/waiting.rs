@@ -1,32 +1,28 @@
 //! What long commands wait for beside their work: signals and deadlines.
 
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, sleep_until};
 
 use crate::failure::{Failure, Kind, Outcome};
+use crate::system;
 
 /// The signals by which a person or a supervisor asks a process to end.
 #[derive(Debug)]
 pub struct EndSignals {
-    interrupt: Signal,
-    terminate: Signal,
+    signals: system::EndSignals,
 }
 
 impl EndSignals {
     /// Receives them from now on.
     pub fn new() -> Outcome<Self> {
-        let listen = |kind| {
-            signal(kind).map_err(|error| Failure::caused(Kind::Error, "signals cannot be received", &error))
-        };
-        Ok(Self { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())? })
+        let signals = system::EndSignals::new();
+        let signals =
+            signals.map_err(|error| Failure::caused(Kind::Error, "signals cannot be received", &error))?;
+        Ok(Self { signals })
     }
 
     /// The next one.
     pub async fn next(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-        }
+        self.signals.next().await;
     }
 }
 

@@ -9,7 +9,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use crate::guard::names::{Found, Listing};
 use crate::guard::nested::Inside;
 use crate::launch::{Confined, LaunchError};
-use crate::level::{Level, Offer, Refusal, RefusalCode, Support};
+use crate::level::{Level, Offer, Refusal, Support};
 use crate::seal::SealedPolicy;
 
 /// What a program's stdin could be.
@@ -41,7 +41,7 @@ impl Support {
 }
 
 pub(crate) fn refusal() -> Refusal {
-    Refusal::new(RefusalCode::System, format!("{} has no sandbox of ours", std::env::consts::OS))
+    Refusal::no_sandbox_on(std::env::consts::OS)
 }
 
 /// A directory by its name: between two looks it can be replaced, which no sandboxed program is here to do.

@@ -142,6 +142,12 @@ impl Refusal {
     pub fn new(code: RefusalCode, message: impl Into<String>) -> Self {
         Self { code, message: message.into() }
     }
+
+    /// That this system, as [`std::env::consts::OS`] names it, has no sandbox of ours.
+    #[must_use]
+    pub fn no_sandbox_on(os: &str) -> Self {
+        Self::new(RefusalCode::System, format!("{os} has no sandbox of ours"))
+    }
 }
 
 /// The step at which a launch was refused.
@@ -205,7 +211,7 @@ impl RefusalCode {
             Self::Directory | Self::ProgramNotFound | Self::Program => {
                 "check the program and its directory, and that the policy lets the session read both"
             }
-            Self::System => "run sessions on Linux",
+            Self::System => "run it on Linux, or in a Linux virtual machine or container",
         }
     }
 }

@@ -6,7 +6,9 @@ use camino::{Utf8Component, Utf8Path, Utf8PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::guard::Guarded;
-use crate::level::{Level, Wanted};
+#[cfg(target_os = "linux")]
+use crate::level::Level;
+use crate::level::Wanted;
 
 mod error;
 

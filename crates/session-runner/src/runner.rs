@@ -18,6 +18,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::confinement::Launcher;
+use crate::door::{DirectOrder, Door};
 use crate::egress::SystemResolver;
 use crate::executors::Order;
 use crate::executors::command::{Execution, Start};
@@ -25,7 +26,6 @@ use crate::held::HeldRuns;
 use crate::process::KeeperProgram;
 use crate::progress::Progress;
 use crate::recover::Recovery;
-use crate::room::Door;
 use crate::slots::Slots;
 use crate::workspace::log::LogRotation;
 use crate::workspace::{Git, Layout};
@@ -58,15 +58,6 @@ const ORDERS_MAX: usize = 8;
 
 /// How many direct orders may wait; further ones are refused.
 const DIRECT_ORDERS_MAX: usize = 1_024;
-
-/// An order to end what runs in a session here, past the store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DirectOrder {
-    /// The session.
-    pub session: SessionId,
-    /// How.
-    pub mode: StopMode,
-}
 
 /// Claims runs and has each executed.
 pub struct Runner {

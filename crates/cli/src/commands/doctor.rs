@@ -121,7 +121,7 @@ async fn store(context: &Context) -> Finding {
 async fn host(context: &Context) -> Finding {
     let check = async {
         Ok(match Connection::open(context).await? {
-            Some(connection) => format!("process {} is up", connection.host.pid),
+            Some(connection) => format!("process {} is up", connection.process()),
             None => "none is up; the next run starts one".into(),
         })
     };

@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use session_core::ports::RunStore as _;
 use session_core::run::Run;
 use session_core::{RunId, SessionRef};
-use session_runner::process::{KeeperState, recover_keeper};
+use session_runner::process::{LivingKeeper, living_keeper};
 use session_runner::workspace::SessionDir;
 use session_runner::workspace::log::{LogFollower, LogReader, LogRecord, Start, Stream};
 
@@ -98,7 +98,7 @@ async fn follow(
 /// What tells that a run is over: its host, or, without one, its keeper.
 enum End {
     Host(Box<Connection>, SessionDir, RunId),
-    Keeper(KeeperState),
+    Keeper(Option<LivingKeeper>),
 }
 
 impl End {
@@ -112,8 +112,8 @@ impl End {
     }
 
     fn keeper(directory: &SessionDir, run: RunId) -> Outcome<Self> {
-        let state = recover_keeper(&directory.keeper_state(), run);
-        state.map(Self::Keeper).map_err(|error| unreadable(directory, &error))
+        let keeper = living_keeper(&directory.keeper_state(), run);
+        keeper.map(Self::Keeper).map_err(|error| unreadable(directory, &error))
     }
 
     /// Whether it is over; `false` after any other change.
@@ -127,12 +127,12 @@ impl End {
                 }
                 Err(failure) => Err(failure),
             },
-            Self::Keeper(KeeperState::Alive(keeper)) => {
+            Self::Keeper(Some(keeper)) => {
                 let waited = keeper.wait().await;
                 waited.map_err(|error| Failure::caused(Kind::Error, "the run cannot be watched", &error))?;
                 Ok(true)
             }
-            Self::Keeper(KeeperState::Ended(_) | KeeperState::Gone(_) | KeeperState::Never) => Ok(true),
+            Self::Keeper(None) => Ok(true),
         }
     }
 }

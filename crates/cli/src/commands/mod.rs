@@ -15,10 +15,16 @@ mod ps;
 mod recover;
 mod resume;
 mod run;
+#[cfg(target_os = "linux")]
 mod serve;
+#[cfg(not(target_os = "linux"))]
+mod serve_elsewhere;
 mod stop;
 mod transfer;
 mod wait;
+
+#[cfg(not(target_os = "linux"))]
+use serve_elsewhere as serve;
 
 use clap::CommandFactory as _;
 

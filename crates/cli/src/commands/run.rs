@@ -25,6 +25,7 @@ pub async fn execute(context: &Context, args: RunArgs) -> Outcome<()> {
         None => None,
     };
     let submit = submission(context, args, parent)?;
+    link::check_system()?;
     check_projects(context, &submit)?;
     let labels: Vec<Option<String>> = submit.tasks.iter().map(label_of).collect();
     let mut connection = link::ensure_host(context).await?;

@@ -7,7 +7,7 @@ use crate::context::Context;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::host::link::Readiness;
 use crate::host::server::{self, Stay};
-use crate::output;
+use crate::{output, system};
 
 /// With the settings of whoever started this host.
 async fn background(context: &Context) -> Outcome<()> {
@@ -30,7 +30,7 @@ pub async fn execute(context: &Context, args: &ServeArgs) -> Outcome<()> {
         .await;
     }
     // A terminal that goes away, or Ctrl-C in it, is no business of a host in the background.
-    if let Err(error) = rustix::process::setsid() {
+    if let Err(error) = system::leave_session() {
         tracing::warn!(%error, "the host stays in the session of whoever started it");
     }
     let served = background(context).await;

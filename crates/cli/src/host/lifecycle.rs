@@ -182,18 +182,14 @@ impl Operations {
         Ok(Reply::Done)
     }
 
-    /// Moves those along whose time has come and that do not live here: the manager sees to its own.
-    pub(super) async fn sweep_records(&self) -> Outcome<()> {
-        self.sweep(self.limits().idle_timeout).await
-    }
-
     /// When a host begins, nothing is alive behind any session yet: those that are recorded as active or idle are suspended,
     /// except where a run waits.
     pub(super) async fn suspend_what_was_left(&self) -> Outcome<()> {
         self.sweep(Some(SignedDuration::ZERO)).await
     }
 
-    async fn sweep(&self, idle_timeout: Option<SignedDuration>) -> Outcome<()> {
+    /// Moves those along that do not live here and were idle for so long: the manager sees to its own.
+    pub(super) async fn sweep(&self, idle_timeout: Option<SignedDuration>) -> Outcome<()> {
         let sweep = Sweep {
             runner: self.profile().id,
             idle_timeout,

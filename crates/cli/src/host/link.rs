@@ -1,19 +1,18 @@
 //! How a command reaches the host: it talks to the one that is there, starts one, or is the host itself for a moment.
 
-use std::fs::OpenOptions;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use camino::Utf8Path;
+use camino::{Utf8Path, Utf8PathBuf};
+use session_runner::private;
 
 use super::lines::Lines;
 use super::lock::{self, HostLock};
 use super::operations::Operations;
 use super::protocol::{Greeting, LINE_MAX, Reply, Request};
 use super::socket;
-use crate::context::{Context, program};
+use crate::context::Context;
 use crate::failure::{Failure, Kind, Outcome};
 
 /// For how long a host that is just leaving is waited for.
@@ -23,8 +22,7 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 #[derive(Debug)]
 pub struct Connection {
     lines: Lines,
-    /// The host.
-    pub host: Greeting,
+    host: Greeting,
 }
 
 impl Connection {
@@ -65,6 +63,11 @@ impl Connection {
                 .hint("wait until it has finished, or use another data directory (--home)"));
         }
         Ok(Some(Self { lines, host }))
+    }
+
+    /// The host's process.
+    pub fn process(&self) -> u32 {
+        self.host.pid
     }
 
     /// Asks, and takes the first reply.
@@ -159,6 +162,12 @@ impl Link {
     }
 }
 
+/// Whether anything is started on this system: on Linux, by whatever sandbox the machine offers.
+#[expect(clippy::unnecessary_wraps, reason = "other systems refuse")]
+pub fn check_system() -> Outcome<()> {
+    Ok(())
+}
+
 /// The host that is there, or a new one in the background.
 pub async fn ensure_host(context: &Context) -> Outcome<Connection> {
     if let Some(connection) = Connection::open(context).await? {
@@ -189,11 +198,19 @@ pub async fn take_turn(context: &Context) -> Outcome<std::fs::File> {
     waiting.await.map_err(|error| Failure::caused(Kind::Error, "waiting for a host failed", &error))?
 }
 
+/// The path of this program, which also is the keeper and the host in the background.
+fn program() -> Outcome<Utf8PathBuf> {
+    let path = std::env::current_exe()
+        .map_err(|error| Failure::caused(Kind::Error, "the program's own path is unknown", &error))?;
+    Utf8PathBuf::from_path_buf(path)
+        .map_err(|path| Failure::usage(format!("the program's path {} is not UTF-8", path.display())))
+}
+
 /// Starts a host in the background and waits until it says that it is up, or why it is not.
 async fn start(context: &Context) -> Outcome<()> {
     let path = context.paths.host_log();
     set_aside(&path);
-    let log = OpenOptions::new().append(true).create(true).mode(0o600).open(&path);
+    let log = private::options().append(true).create(true).open(&path);
     let log =
         log.map_err(|error| Failure::caused(Kind::Error, format!("{path} cannot be opened"), &error))?;
     let program = program()?;

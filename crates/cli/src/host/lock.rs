@@ -1,13 +1,13 @@
 //! One host a data directory: a file lock that the system releases with the process, whatever ends it.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io::{Read as _, Seek as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::time::Duration;
 
 use camino::Utf8Path;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use session_runner::private;
 
 use crate::failure::{Failure, Kind, Outcome};
 use crate::paths::Paths;
@@ -76,6 +76,7 @@ fn failed(path: &Utf8Path, error: &std::io::Error) -> Failure {
 }
 
 /// Takes the lock under which hosts are started, waiting for whoever starts one now.
+#[cfg(target_os = "linux")]
 pub fn starting(paths: &Paths) -> Outcome<File> {
     let path = paths.start_lock();
     let file = open(&path)?;
@@ -93,9 +94,8 @@ fn held_by(paths: &Paths, holder: Option<&Holder>) -> Failure {
 }
 
 fn open(path: &Utf8Path) -> Outcome<File> {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false).mode(0o600);
-    options.open(path).map_err(|error| {
+    let opened = private::options().read(true).write(true).create(true).truncate(false).open(path);
+    opened.map_err(|error| {
         Failure::caused(Kind::Error, format!("{path} cannot be opened"), &error)
             .hint("the data directory must be writable; ROOMETTE_HOME names another one")
     })

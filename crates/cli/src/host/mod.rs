@@ -1,17 +1,29 @@
 //! The host of a data directory: the one process that writes its store and supervises its runs.
 //!
-//! A command either talks to it, starts it, or is it for a moment ([`link`]). Reading needs no host.
+//! A command either talks to it, starts it, or is it for a moment ([`link`]). Reading needs no host. Where no run can be
+//! started, which is everywhere but on Linux, none stays.
 
 mod cleanup;
-mod follow;
 mod lifecycle;
-mod lines;
-pub mod link;
 pub mod lock;
 pub mod operations;
 pub mod protocol;
 pub mod runner_id;
 mod scope;
-pub mod server;
-mod socket;
 mod submit;
+
+#[cfg(target_os = "linux")]
+mod follow;
+#[cfg(target_os = "linux")]
+mod lines;
+#[cfg(target_os = "linux")]
+pub mod link;
+#[cfg(not(target_os = "linux"))]
+pub mod link_elsewhere;
+#[cfg(target_os = "linux")]
+pub mod server;
+#[cfg(target_os = "linux")]
+mod socket;
+
+#[cfg(not(target_os = "linux"))]
+pub use link_elsewhere as link;

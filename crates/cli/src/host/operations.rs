@@ -1,6 +1,9 @@
 //! What a host can be asked to do, each as one function: the same whether the request came over the socket or this
 //! process is the host for a moment.
 
+#[cfg(target_os = "linux")]
+mod staying;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,6 +33,7 @@ use crate::context::Context;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::records::Records;
 use crate::resume::Resumer;
+use crate::system;
 use crate::transfer;
 
 /// How long the engines of sessions have to go when the host leaves: longer than any of them needs.
@@ -44,7 +48,6 @@ pub struct Operations {
     resumer: Arc<Resumer<Rooms>>,
     limits: Limits,
     profile: RunnerProfile,
-    store_name: String,
     /// When this host began, by the clock that people set and by the one that nobody sets.
     began: (Timestamp, Duration),
     direct: Option<mpsc::Sender<DirectOrder>>,
@@ -63,7 +66,6 @@ impl Operations {
         let store = context.open_store().await?;
         let shared = Arc::new(store.clone());
         let coordinator = Coordinator::new(context.env.clone(), shared, DispatchOptions::default());
-        let store_name = context.store_url()?.to_string();
         let options = manager_options(&context.config);
         let limits = options.limits;
         let records = Arc::new(Records::new(store.clone(), context.env.clone()));
@@ -77,7 +79,6 @@ impl Operations {
             resumer,
             limits,
             profile,
-            store_name,
             began: (context.env.now(), context.env.elapsed()),
             direct: None,
             recovered: Vec::new(),
@@ -214,11 +215,6 @@ impl Operations {
         }
     }
 
-    /// Orders that the store cannot take go here from now on.
-    pub fn attach(&mut self, direct: mpsc::Sender<DirectOrder>) {
-        self.direct = Some(direct);
-    }
-
     /// Passes an order on past a store that cannot take it.
     pub(super) fn past_the_store(
         &self,
@@ -238,11 +234,6 @@ impl Operations {
             }
             Some(_) | None => failure,
         }
-    }
-
-    /// Opens sessions that are to be used.
-    pub fn resumer(&self) -> &Arc<Resumer<Rooms>> {
-        &self.resumer
     }
 
     pub(super) fn manager(&self) -> &SessionManager<Rooms> {
@@ -293,11 +284,6 @@ impl Operations {
         &self.profile
     }
 
-    /// The store, without a password.
-    pub fn store_name(&self) -> &str {
-        &self.store_name
-    }
-
     /// The directories of sessions.
     pub fn layout(&self) -> Layout {
         self.context.layout()
@@ -343,8 +329,7 @@ pub(super) fn bad_name(error: NameError) -> Failure {
 }
 
 fn hostname() -> Outcome<Hostname> {
-    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    Hostname::new(&name).map_err(bad_name)
+    Hostname::new(&system::hostname()).map_err(bad_name)
 }
 
 fn recovered(run: &session_core::Run) -> Recovered {

@@ -16,6 +16,7 @@ use crate::failure::{Failure, Kind};
 pub const LINE_MAX: usize = 64 * 1024 * 1024;
 
 /// The first line that the host says.
+#[cfg(target_os = "linux")]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Greeting {
     /// The host's version. Commands of another one are refused: they may mean something else.

@@ -5,6 +5,7 @@ use std::io::{self, Write as _};
 
 use camino::Utf8Path;
 use session_core::{Env, RunnerId};
+use session_runner::private;
 
 use crate::failure::{Failure, Kind, Outcome};
 
@@ -44,7 +45,7 @@ fn write(path: &Utf8Path, text: &str) -> io::Result<()> {
     writeln!(file, "{text}")?;
     file.as_file().sync_all()?;
     file.persist(path)?;
-    fs::File::open(directory)?.sync_all()
+    private::sync_directory(directory)
 }
 
 #[cfg(test)]

@@ -61,7 +61,7 @@ pub async fn serve(context: &Context, stay: Stay, up: impl FnOnce() -> Outcome<(
     };
     if let Some(connection) = Connection::open(context).await? {
         let message =
-            format!("the data directory {} has a host: process {}", context.paths.data, connection.host.pid);
+            format!("the data directory {} has a host: process {}", context.paths.data, connection.process());
         return Err(Failure::new(Kind::Conflict, message));
     }
     let purpose = match stay {
@@ -71,6 +71,11 @@ pub async fn serve(context: &Context, stay: Stay, up: impl FnOnce() -> Outcome<(
     let lock = HostLock::acquire(&context.paths, purpose, context.env.now(), PATIENCE).await?;
     let mut operations = Operations::open(context).await?;
     let recovery = operations.recover().await?;
+    let greeting = Greeting {
+        roomette: env!("CARGO_PKG_VERSION").into(),
+        pid: std::process::id(),
+        store: context.store_url()?.to_string(),
+    };
     let path = context.paths.socket();
     let listener = socket::listen(&path)
         .map_err(|error| Failure::caused(Kind::Error, format!("the host cannot listen at {path}"), &error))?;
@@ -88,7 +93,7 @@ pub async fn serve(context: &Context, stay: Stay, up: impl FnOnce() -> Outcome<(
     let sweeping = stop.child_token();
     let mut sweepers = JoinSet::new();
     sweepers.spawn(async move { sweeper.run_sweeper(sweeping).await });
-    let mut host = Host { context, operations: Arc::new(operations), progress, stop, stay };
+    let mut host = Host { context, operations: Arc::new(operations), greeting, progress, stop, stay };
     let mut connections = JoinSet::new();
     let ended = host.run(&listener, &mut running, &mut connections).await;
     // From here on nobody finds this host; who is in the queue is not greeted, and starts another one.
@@ -110,6 +115,7 @@ pub async fn serve(context: &Context, stay: Stay, up: impl FnOnce() -> Outcome<(
 struct Host<'c> {
     context: &'c Context,
     operations: Arc<Operations>,
+    greeting: Greeting,
     progress: Progress,
     stop: CancellationToken,
     stay: Stay,
@@ -182,15 +188,13 @@ impl Host<'_> {
             stop: self.stop.clone(),
         };
         let operations = Arc::clone(&self.operations);
-        let store = operations.store_name().to_owned();
+        let greeting = self.greeting.clone();
         async move {
             if let Err(error) = socket::check_peer(&stream) {
                 tracing::warn!(%error, "a connection was refused");
                 return;
             }
             let mut lines = Lines::new(stream, LINE_MAX);
-            let greeting =
-                Greeting { roomette: env!("CARGO_PKG_VERSION").into(), pid: std::process::id(), store };
             // A command that is stopped and reads nothing must not keep the host from leaving.
             let left = async {
                 sources.stop.cancelled().await;

@@ -17,13 +17,14 @@ use session_manager::{Coordinator, InFlight};
 use tokio::sync::mpsc;
 
 use super::{Order, outcome};
+use crate::door::Door;
 use crate::egress::{Denials, Egress, SystemResolver};
 use crate::process::{
     Control, KeeperState, LivingKeeper, RunEnd, RunOutcome, RunReport, SpawnError, SpawnFailureKind,
     Supervised, protocol,
 };
 use crate::progress::Progress;
-use crate::room::{Door, Rooms};
+use crate::room::Rooms;
 use crate::runner::RunnerOptions;
 use crate::slots::Slots;
 use crate::workspace::{Layout, SessionDir, Workspace, WorkspaceRequest, conversation, prepare};

@@ -13,7 +13,8 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 
 use super::Order;
 use super::command::{Came, Execution, RETRY_FIRST, RETRY_LAST, before_start, next_order, pause, sentence};
-use crate::room::{Refusal, Rooms};
+use crate::door::Refusal;
+use crate::room::Rooms;
 
 /// How long changes gather before a run that waits for room asks again.
 const GATHER: Duration = Duration::from_millis(20);

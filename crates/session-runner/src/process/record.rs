@@ -47,6 +47,14 @@ pub fn recover_keeper(state_file: &Utf8Path, run: RunId) -> io::Result<KeeperSta
     Ok(KeeperState::Gone(Some(record)))
 }
 
+/// The keeper of this run, if it is at work.
+pub fn living_keeper(state_file: &Utf8Path, run: RunId) -> io::Result<Option<LivingKeeper>> {
+    Ok(match recover_keeper(state_file, run)? {
+        KeeperState::Alive(keeper) => Some(keeper),
+        KeeperState::Never | KeeperState::Ended(_) | KeeperState::Gone(_) => None,
+    })
+}
+
 /// What the keeper of this run has recorded so far: what was applied to it, and after the end what has changed. `None`
 /// if it has recorded nothing, or if a crash of the machine has torn it.
 pub fn keeper_record(state_file: &Utf8Path, run: RunId) -> io::Result<Option<KeeperRecord>> {

@@ -5,7 +5,6 @@ use std::fs;
 use std::io;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use rustix::io::Errno;
 use sandbox::{PathReason, Policy, PolicyError};
 use session_core::sandbox::{NAMED_MAX, NetworkSpec, ProcessLimits, SandboxLevel, SandboxSpec};
 use thiserror::Error;
@@ -211,12 +210,28 @@ fn form(path: &Utf8Path) -> Result<(), PathReason> {
 }
 
 fn reason(error: &io::Error) -> PathReason {
-    match Errno::from_io_error(error) {
-        Some(Errno::NOENT) => PathReason::Missing,
-        Some(Errno::NOTDIR) => PathReason::NotADirectory,
-        Some(Errno::LOOP) => PathReason::Link,
-        Some(_) | None => PathReason::Unreadable(error.to_string()),
+    let is = |kind| error.kind() == kind;
+    if is(io::ErrorKind::NotFound) {
+        PathReason::Missing
+    } else if is(io::ErrorKind::NotADirectory) {
+        PathReason::NotADirectory
+    } else if leads_nowhere(error) {
+        PathReason::Link
+    } else {
+        PathReason::Unreadable(error.to_string())
     }
+}
+
+/// Whether links lead to links without end.
+#[cfg(unix)]
+fn leads_nowhere(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error())
+}
+
+/// Nothing tells it there.
+#[cfg(not(unix))]
+fn leads_nowhere(_: &io::Error) -> bool {
+    false
 }
 
 #[cfg(test)]

@@ -1,8 +1,7 @@
 //! The archive of a workspace: one `.tar.zst`, there whole or not at all.
 
-use std::fs::{self, File, Permissions};
+use std::fs;
 use std::io::{self, Write};
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use camino::{Utf8Path, Utf8PathBuf};
@@ -10,6 +9,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use super::error::WorkspaceError;
 use super::layout::{Layout, SessionDir};
 use super::prepare::make_directory;
+use crate::private;
 
 /// zstd's own default: most of the gain for little of the time.
 const LEVEL: i32 = 3;
@@ -28,15 +28,13 @@ pub(super) fn write(layout: &Layout, dir: &SessionDir) -> Result<Utf8PathBuf, Wo
 fn write_to(archives: &Utf8Path, target: &Utf8Path, dir: &SessionDir) -> io::Result<()> {
     let prefix = format!(".{}.", dir.session());
     remove_stale(archives, &prefix)?;
-    let file = tempfile::Builder::new()
-        .prefix(&prefix)
-        .permissions(Permissions::from_mode(0o600))
-        .tempfile_in(archives)?;
+    // Temporary files are their owner's alone.
+    let file = tempfile::Builder::new().prefix(&prefix).tempfile_in(archives)?;
     let encoder = zstd::Encoder::new(file, LEVEL)?;
     let file = pack(dir, encoder)?.finish()?;
     file.as_file().sync_all()?;
     file.persist(target).map_err(|error| error.error)?;
-    File::open(archives)?.sync_all()
+    private::sync_directory(archives)
 }
 
 /// What a crash has left of an earlier attempt.
@@ -74,18 +72,14 @@ fn pack<W: Write>(dir: &SessionDir, to: W) -> io::Result<W> {
 /// The entries of a directory. Some tools close theirs even to their owner, who may open it again: one that can be listed
 /// need not let anybody at what is in it.
 fn listed(directory: &Path) -> io::Result<fs::ReadDir> {
-    let mode = fs::metadata(directory).map_err(|error| at(directory, &error))?.permissions().mode();
-    if mode & 0o500 != 0o500 {
-        fs::set_permissions(directory, Permissions::from_mode(0o700))
-            .map_err(|error| at(directory, &error))?;
-    }
+    private::open_directory_to_owner(directory).map_err(|error| at(directory, &error))?;
     fs::read_dir(directory).map_err(|error| at(directory, &error))
 }
 
 fn append<W: Write>(tar: &mut tar::Builder<W>, path: &Path, name: &Path) -> io::Result<()> {
     match tar.append_path_with_name(path, name) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(|error| at(path, &error))?;
+            private::open_file_to_owner(path).map_err(|error| at(path, &error))?;
             tar.append_path_with_name(path, name).map_err(|error| at(path, &error))
         }
         appended => appended.map_err(|error| at(path, &error)),
@@ -95,7 +89,7 @@ fn append<W: Write>(tar: &mut tar::Builder<W>, path: &Path, name: &Path) -> io::
 /// Says which file it was, and what a tree that is too deep for any path is.
 fn at(path: &Path, error: &io::Error) -> io::Error {
     let shown: String = path.to_string_lossy().chars().take(200).collect();
-    if error.raw_os_error() == Some(rustix::io::Errno::NAMETOOLONG.raw_os_error()) {
+    if error.kind() == io::ErrorKind::InvalidFilename {
         let text =
             format!("{shown}… is deeper than an archive can hold: remove it, or clean up without an archive");
         return io::Error::other(text);
@@ -105,6 +99,9 @@ fn at(path: &Path, error: &io::Error) -> io::Error {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     #[test]

@@ -1,10 +1,10 @@
 //! Files that are there whole or not at all.
 
-use std::fs::{File, Permissions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
 
 use camino::Utf8Path;
+
+use crate::private;
 
 /// What a file must outlive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,17 +19,15 @@ pub(crate) enum Outlives {
 pub(crate) fn replace(path: &Utf8Path, bytes: &[u8], outlives: Outlives) -> io::Result<()> {
     let directory = path.parent().ok_or_else(|| io::Error::other(format!("{path} has no directory")))?;
     let prefix = format!(".{}.", path.file_name().unwrap_or_default());
-    let mut file = tempfile::Builder::new()
-        .prefix(&prefix)
-        .permissions(Permissions::from_mode(0o600))
-        .tempfile_in(directory)?;
+    // Temporary files are their owner's alone.
+    let mut file = tempfile::Builder::new().prefix(&prefix).tempfile_in(directory)?;
     file.write_all(bytes)?;
     if outlives == Outlives::TheMachine {
         file.as_file().sync_all()?;
     }
     file.persist(path).map_err(|error| error.error)?;
     if outlives == Outlives::TheMachine {
-        File::open(directory)?.sync_all()?;
+        private::sync_directory(directory)?;
     }
     Ok(())
 }

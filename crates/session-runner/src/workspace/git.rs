@@ -9,7 +9,7 @@ use sandbox::{Policy, guard};
 
 use super::environment::HostEnvironment;
 use super::error::WorkspaceError;
-use crate::confinement::Launcher;
+use crate::Launcher;
 use crate::process::tool;
 use crate::scope::toolchains;
 

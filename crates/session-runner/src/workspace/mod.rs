@@ -5,7 +5,10 @@
 
 mod archive;
 pub mod cleanup;
+#[cfg(target_os = "linux")]
 pub(crate) mod conversation;
+#[cfg(not(target_os = "linux"))]
+mod elsewhere;
 pub mod environment;
 mod error;
 pub(crate) mod file;
@@ -13,16 +16,22 @@ mod git;
 mod home;
 mod layout;
 pub mod log;
+#[cfg(target_os = "linux")]
 pub mod metadata;
 mod prepare;
 mod remove;
+#[cfg(target_os = "linux")]
 mod tree;
 mod worktree;
+
+#[cfg(not(target_os = "linux"))]
+use elsewhere as tree;
 
 pub use environment::{HostEnvironment, RunPlace, child_environment};
 pub use error::WorkspaceError;
 pub use git::Git;
 pub use layout::{Layout, SessionDir};
+#[cfg(target_os = "linux")]
 pub use metadata::SessionMetadata;
 pub use prepare::{Workspace, WorkspaceRequest, check_repository, prepare};
 pub use remove::{Removal, Removed, finish_removals, remove};

@@ -1,8 +1,7 @@
 //! Making the workspace of a session, or finding it again.
 
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 
 use camino::{Utf8Path, Utf8PathBuf};
 use sandbox::guard;
@@ -13,8 +12,9 @@ use super::file::{Outlives, replace};
 use super::git::Git;
 use super::home;
 use super::layout::{Layout, SessionDir};
-use super::tree::{make_beneath, remove_tree};
+use super::tree::{make_beneath, make_link, remove_tree};
 use super::worktree::Repository;
+use crate::private;
 
 /// What workspace a session wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -133,11 +133,10 @@ impl Plan<'_> {
             None => None,
         };
         let marker = self.dir.making();
-        fs::OpenOptions::new()
+        private::options()
             .write(true)
             .create(true)
             .truncate(true)
-            .mode(0o600)
             .open(&marker)
             .map_err(|error| WorkspaceError::io("create the file", &marker, error))?;
         let made = self.make_work(branch, commit.as_deref()).and_then(|()| self.make_parts());
@@ -180,7 +179,7 @@ impl Plan<'_> {
         let link = self.dir.output_link();
         // Relative, so that a data directory can be moved as a whole.
         let target = format!("../../output/{}", self.dir.session());
-        match std::os::unix::fs::symlink(target, &link) {
+        match make_link(&target, &link) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                 Err(WorkspaceError::io("create the link", &link, error))
             }
@@ -230,7 +229,7 @@ fn exists(path: &Utf8Path) -> Result<bool, WorkspaceError> {
 
 /// Makes a directory, and those above it, with mode 0700, unless it is there.
 pub(super) fn make_directory(path: &Utf8Path) -> Result<(), WorkspaceError> {
-    match DirBuilder::new().recursive(true).mode(0o700).create(path) {
+    match private::make_directory(path) {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             Err(WorkspaceError::NotADirectory(path.to_owned()))

@@ -182,6 +182,11 @@ pub(super) fn make_beneath(base: &Utf8Path, below: &Utf8Path) -> Result<(), Work
     Ok(())
 }
 
+/// Makes a link that says `target`.
+pub(super) fn make_link(target: &str, link: &Utf8Path) -> io::Result<()> {
+    std::os::unix::fs::symlink(target, link)
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;

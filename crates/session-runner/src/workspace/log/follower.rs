@@ -8,7 +8,8 @@ use camino::{Utf8Path, Utf8PathBuf};
 use rustix::fs::inotify;
 use tokio::net::unix::pipe::Receiver;
 
-use super::reader::{LINE_BYTES, LastLines, Start, age_of, inode, open_files, open_for_reading};
+use super::files::{age_of, inode, open_files, open_for_reading};
+use super::reader::{LINE_BYTES, LastLines, Start};
 use super::record::LogRecord;
 use super::rotated;
 

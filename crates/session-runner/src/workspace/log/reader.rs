@@ -1,19 +1,16 @@
 //! Reading the log from its oldest record to its newest, across its files, while it may be written.
 
 use std::collections::VecDeque;
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io::{self, BufReader};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 
 use camino::Utf8Path;
 
+use super::files::open_files;
 use super::record::{LogRecord, Stream};
-use super::rotated;
 
 /// The longest line that is read: a piece and what stands before it, with room for logs of others.
 pub(super) const LINE_BYTES: usize = 128 << 10;
-/// The most files that are looked for.
-const FILES: u32 = 1000;
 
 /// Where reading begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -151,60 +148,4 @@ fn read_line(file: &mut impl io::BufRead, line: &mut Vec<u8>) -> io::Result<bool
             return Ok(true);
         }
     }
-}
-
-/// All files of the log, the oldest first. They are opened from the newest on, so that a rotation in between
-/// can show one twice, which is seen by its inode, but can hide none.
-pub(super) fn open_files(log: &Utf8Path) -> io::Result<Vec<File>> {
-    let mut files = Vec::new();
-    let mut seen = Vec::new();
-    for age in 0..FILES {
-        let Some(file) = open_for_reading(&rotated(log, age))? else {
-            // In the middle of a rotation there is no newest file for a moment.
-            if age == 0 {
-                continue;
-            }
-            break;
-        };
-        let identity = inode(&file)?;
-        if !seen.contains(&identity) {
-            seen.push(identity);
-            files.push(file);
-        }
-    }
-    files.reverse();
-    Ok(files)
-}
-
-/// Opens a file of the log; `None` if there is none.
-pub(super) fn open_for_reading(path: &Utf8Path) -> io::Result<Option<File>> {
-    let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
-    match OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path) {
-        Ok(file) => Ok(Some(file)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-/// What stays the same when a file is renamed.
-pub(super) fn inode(file: &File) -> io::Result<(u64, u64)> {
-    let metadata = file.metadata()?;
-    Ok((metadata.dev(), metadata.ino()))
-}
-
-/// The age at which this file lies now; `None` if it was rotated out.
-pub(super) fn age_of(log: &Utf8Path, wanted: (u64, u64)) -> io::Result<Option<u32>> {
-    for age in 0..FILES {
-        match fs::symlink_metadata(rotated(log, age)) {
-            Ok(metadata) if (metadata.dev(), metadata.ino()) == wanted => return Ok(Some(age)),
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                if age > 0 {
-                    break;
-                }
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(None)
 }

@@ -8,7 +8,8 @@ use camino::{Utf8Path, Utf8PathBuf};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::record::{Prefixes, Stream};
+use super::prefix::Prefixes;
+use super::record::Stream;
 use super::rotated;
 
 /// The longest text of one record. A longer line is written in pieces.
