@@ -8,6 +8,10 @@ test *words:
 lint:
     cargo clippy --workspace --all-targets -- -D warnings
 
+# what compiles on macOS and Windows, where no session can be started
+portable *targets:
+    scripts/portable {{targets}}
+
 # format everything
 format:
     cargo fmt --all

@@ -7,7 +7,7 @@ use session_runner::doctor as machine;
 
 use crate::context::Context;
 use crate::failure::{Failure, Kind, Outcome};
-use crate::host::link::Connection;
+use crate::host::link::{self, Connection};
 use crate::output;
 
 /// What one check found.
@@ -122,7 +122,7 @@ async fn host(context: &Context) -> Finding {
     let check = async {
         Ok(match Connection::open(context).await? {
             Some(connection) => format!("process {} is up", connection.process()),
-            None => "none is up; the next run starts one".into(),
+            None => link::NO_HOST.into(),
         })
     };
     finding("host", check.await)

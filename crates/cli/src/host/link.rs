@@ -18,6 +18,9 @@ use crate::failure::{Failure, Kind, Outcome};
 /// For how long a host that is just leaving is waited for.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
+/// What it means that no host is there.
+pub const NO_HOST: &str = "none is up; the next run starts one";
+
 /// A connection to the host of the data directory.
 #[derive(Debug)]
 pub struct Connection {

@@ -12,6 +12,9 @@ use crate::failure::{Failure, Outcome};
 /// For how long another command is waited for.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// What it means that no host is there.
+pub const NO_HOST: &str = "none stays on this system: each command is its own";
+
 /// A connection to a host in another process. There is none.
 #[derive(Debug)]
 pub struct Connection {
