@@ -273,6 +273,16 @@ mod tests {
     }
 
     #[test]
+    fn another_system_offers_nothing_and_says_where_there_is_something() {
+        let missing = || Offer::Missing { refusal: Refusal::no_sandbox_on("macos") };
+        let nothing = Support { full: missing(), floor: missing() };
+        for wanted in [Wanted::Best, Wanted::Full, Wanted::Floor] {
+            let error = nothing.choose(&Policy::new("/").with_level(wanted)).unwrap_err().to_string();
+            assert!(error.contains("macos has no sandbox of ours; run it on Linux"), "{error}");
+        }
+    }
+
+    #[test]
     fn what_is_missing_comes_with_advice() {
         let none = Support { full: missing(RefusalCode::Mounts), floor: missing(RefusalCode::Landlock) };
         let error = none.choose(&Policy::new("/")).unwrap_err().to_string();

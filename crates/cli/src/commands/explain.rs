@@ -9,7 +9,7 @@ use session_core::{Event, ManagedSession, Run, SessionRef, SessionState, Workspa
 
 use crate::context::Context;
 use crate::failure::Outcome;
-use crate::host::runner_id;
+use crate::host::{link, runner_id};
 use crate::{output, resume, select, view};
 
 /// How many repairs are listed for people.
@@ -89,7 +89,8 @@ fn explain(
     let directory = directory(context, session);
     let argv = if argv.is_empty() { last.map(|run| run.spec.argv.clone()) } else { Some(argv.to_vec()) };
     let now = context.env.now();
-    let obstacles = obstacles(session, last, &directory, argv.as_ref(), now);
+    let mut obstacles = obstacles(session, last, &directory, argv.as_ref(), now);
+    obstacles.extend(link::check_system().err().map(|refused| refused.message));
     let restored = Restored::from_log(log);
     let is_directory = |grant: &&Grant| matches!(grant, Grant::Directory { .. });
     let directories = restored.grants.iter().filter(is_directory).count();
