@@ -85,6 +85,7 @@ impl LifecycleSink for Records {
             StoreError::Busy { .. } => SinkError::Busy(error.to_string()),
             StoreError::UnknownSession(_)
             | StoreError::UnknownRun(_)
+            | StoreError::UnknownApproval(_)
             | StoreError::Fenced { .. }
             | StoreError::Transition(_)
             | StoreError::Conflict(_) => SinkError::Superseded(error.to_string()),

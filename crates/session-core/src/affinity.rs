@@ -3,8 +3,11 @@
 
 use camino::Utf8PathBuf;
 
+use crate::error::Conflict;
 use crate::ids::RunnerId;
 use crate::names::{ExecutorType, Hostname};
+use crate::run::RunSpec;
+use crate::session::ManagedSession;
 
 /// What a run demands of its runner.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -42,6 +45,29 @@ pub struct RunnerProfile {
 }
 
 impl Affinity {
+    /// What a further run of this session demands where `wanted` was asked for.
+    ///
+    /// A conversation is carried on where its files are: by the runner, with the executor and in the directory to which the
+    /// session is bound. Another executor is refused. A run that begins a new conversation from the session's log, and one
+    /// of a session that is not bound, demands what was asked for.
+    pub fn of(session: &ManagedSession, wanted: &Self, spec: &RunSpec) -> Result<Self, Conflict> {
+        let Some(binding) = session.binding.as_ref().filter(|_| !spec.is_from_history()) else {
+            return Ok(wanted.clone());
+        };
+        if wanted.executor != binding.executor {
+            return Err(Conflict::Executor {
+                session: session.id,
+                bound: binding.executor.clone(),
+                wanted: wanted.executor.clone(),
+            });
+        }
+        Ok(Self {
+            place: Place::Runner(binding.runner),
+            executor: binding.executor.clone(),
+            project_dir: Some(binding.project_dir.clone()),
+        })
+    }
+
     /// Whether this runner may execute the run.
     #[must_use]
     pub fn admits(&self, runner: &RunnerProfile) -> bool {

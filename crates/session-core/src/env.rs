@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use uuid::{Builder, Uuid};
 
-use crate::ids::{CrewId, RunId, RunnerId, SessionId};
+use crate::ids::{ApprovalId, CrewId, RunId, RunnerId, SessionId};
 
 /// Where the current time comes from.
 pub trait Clock: Send + Sync + fmt::Debug {
@@ -76,6 +76,12 @@ impl Env {
     #[must_use]
     pub fn crew_id(&self) -> CrewId {
         fresh(|| self.ids.uuid_v7(self.now()), CrewId::from_uuid)
+    }
+
+    /// A fresh approval id.
+    #[must_use]
+    pub fn approval_id(&self) -> ApprovalId {
+        fresh(|| self.ids.uuid_v7(self.now()), ApprovalId::from_uuid)
     }
 }
 

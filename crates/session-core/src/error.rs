@@ -4,10 +4,11 @@ use std::error::Error as StdError;
 
 use thiserror::Error;
 
+use crate::approval::{ApprovalPhase, OPEN_MAX};
 use crate::budget::Exhausted;
 use crate::event::{EventKind, Seq};
-use crate::ids::{RunId, SessionId};
-use crate::names::{ExternalKey, Principal};
+use crate::ids::{ApprovalId, RunId, SessionId};
+use crate::names::{ExecutorType, ExternalKey, Principal};
 use crate::run::{Epoch, RunPhase};
 use crate::state::InvalidTransition;
 
@@ -24,6 +25,9 @@ pub enum StoreError {
     /// No such run.
     #[error("there is no run {0}")]
     UnknownRun(RunId),
+    /// No such approval.
+    #[error("there is no approval {0}")]
+    UnknownApproval(ApprovalId),
     /// The session has a run that is not over.
     #[error("session {session} has run {run}, which is {phase}")]
     Busy {
@@ -81,6 +85,7 @@ impl StoreError {
             Self::Unavailable(_) | Self::Backend(_) => true,
             Self::UnknownSession(_)
             | Self::UnknownRun(_)
+            | Self::UnknownApproval(_)
             | Self::Busy { .. }
             | Self::Fenced { .. }
             | Self::Transition(_)
@@ -107,6 +112,22 @@ pub enum Conflict {
     /// The session is bound to another conversation.
     #[error("session {0} is bound to another conversation")]
     Bound(SessionId),
+    /// The session is bound to no conversation yet.
+    #[error("session {0} is bound to no conversation, so there is none that could be resumed")]
+    Unbound(SessionId),
+    /// A further run was to carry a conversation on with another executor than the one that holds it.
+    #[error(
+        "session {session} is bound to a conversation of {bound}, which {wanted} cannot carry on: go on with {bound}, \
+         or begin a new conversation from its log with `--from-history`"
+    )]
+    Executor {
+        /// The session.
+        session: SessionId,
+        /// The executor that holds its conversation.
+        bound: ExecutorType,
+        /// The one that was to carry it on.
+        wanted: ExecutorType,
+    },
     /// An id that was to be new is taken.
     #[error("{0} exists already")]
     Exists(String),
@@ -123,6 +144,17 @@ pub enum Conflict {
     /// A run was to append an event of a kind that only the program itself writes.
     #[error("an event of the kind {0} is written by the program alone, a run cannot append one")]
     Reserved(EventKind),
+    /// An approval is closed, and not by the same answer.
+    #[error("approval {approval} is {phase} already, and stays so")]
+    Answered {
+        /// The approval.
+        approval: ApprovalId,
+        /// What became of it.
+        phase: ApprovalPhase,
+    },
+    /// A session has as many open approvals as it may.
+    #[error("session {0} has {OPEN_MAX} open approvals: answer some of them first")]
+    ApprovalsFull(SessionId),
     /// Runs that were submitted together wait for each other in a circle, or for one that is not among them.
     #[error("the runs of a crew must wait only for earlier ones of the same crew")]
     Dependencies,

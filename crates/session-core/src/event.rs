@@ -167,8 +167,12 @@ pub enum EventKind {
     /// What was used up: `{tokens?, tool_calls?, turns?, cost_micros?, unsettled?}`, only what is not nothing;
     /// `unsettled: true` where it was not measured, and everything that was set aside counts.
     Usage,
-    /// The agent asks for leave.
+    /// The agent asks for leave. `{approval, tool, title, command?, cwd?, input, deadline?}`
     Permission,
+    /// Somebody gave it or refused it. `{approval, verdict, lasting, by, message?}`
+    PermissionAnswered,
+    /// Nobody waits for an answer any more. `{approval, why}`
+    PermissionWithdrawn,
     /// Something went wrong, and the run went on.
     Error,
     /// What a run came to. `{last_line?, stdout_bytes, stderr_bytes, changed?, …}; `changed` are names in the workspace that
@@ -207,6 +211,8 @@ impl EventKind {
             Self::Plan => "plan",
             Self::Usage => "usage",
             Self::Permission => "permission",
+            Self::PermissionAnswered => "permission.answered",
+            Self::PermissionWithdrawn => "permission.withdrawn",
             Self::Error => "error",
             Self::Result => "result",
             Self::Summary => "summary",
@@ -231,6 +237,9 @@ impl EventKind {
             | Self::RunSandbox
             | Self::Bound
             | Self::Usage
+            | Self::Permission
+            | Self::PermissionAnswered
+            | Self::PermissionWithdrawn
             | Self::Warning
             | Self::Grant => true,
             Self::Message
@@ -238,7 +247,6 @@ impl EventKind {
             | Self::ToolCall
             | Self::ToolResult
             | Self::Plan
-            | Self::Permission
             | Self::Error
             | Self::Result
             | Self::Summary => false,
@@ -273,6 +281,8 @@ impl FromStr for EventKind {
             "plan" => Self::Plan,
             "usage" => Self::Usage,
             "permission" => Self::Permission,
+            "permission.answered" => Self::PermissionAnswered,
+            "permission.withdrawn" => Self::PermissionWithdrawn,
             "error" => Self::Error,
             "result" => Self::Result,
             "summary" => Self::Summary,
@@ -312,7 +322,7 @@ mod tests {
 
     #[test]
     fn kinds_are_parsed_back() {
-        let known = "session.created session.state session.label session.budget session.forked run.state run.sandbox bound message thought tool_call tool_result plan usage permission error result summary warning session.resume grant";
+        let known = "session.created session.state session.label session.budget session.forked run.state run.sandbox bound message thought tool_call tool_result plan usage permission permission.answered permission.withdrawn error result summary warning session.resume grant";
         for name in known.split(' ') {
             let kind: EventKind = name.parse().unwrap();
             assert!(!matches!(kind, EventKind::Other(_)), "{name}");
@@ -324,8 +334,8 @@ mod tests {
 
     #[test]
     fn what_the_program_did_only_the_program_says() {
-        let reserved = "session.created session.state session.label session.budget session.forked session.resume session.imported session.thing run.state run.sandbox bound usage warning grant";
-        let free = "message thought tool_call tool_result plan permission error result summary vendor.thing sessions";
+        let reserved = "session.created session.state session.label session.budget session.forked session.resume session.imported session.thing run.state run.sandbox bound usage permission permission.answered permission.withdrawn warning grant";
+        let free = "message thought tool_call tool_result plan error result summary vendor.thing sessions permission.thing";
         for (names, expected) in [(reserved, true), (free, false)] {
             for name in names.split(' ') {
                 assert_eq!(name.parse::<EventKind>().unwrap().is_reserved(), expected, "{name}");

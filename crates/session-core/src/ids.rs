@@ -151,6 +151,10 @@ id_type! {
     /// One crew: runs that were submitted together. UUID v7.
     CrewId, "crw", "crew id"
 }
+id_type! {
+    /// One approval: an agent's question whether it may do something. UUID v7: sorts by when it was asked.
+    ApprovalId, "apr", "approval id"
+}
 
 /// How a person names a session: a whole id, the beginning of one, or a label (SPEC section 1).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -204,7 +208,7 @@ impl FromStr for SessionRef {
                 _ => Ok(Self::Id(text.parse()?)),
             };
         }
-        for other in [RunId::PREFIX, RunnerId::PREFIX, CrewId::PREFIX] {
+        for other in [RunId::PREFIX, RunnerId::PREFIX, CrewId::PREFIX, ApprovalId::PREFIX] {
             if text.strip_prefix(other).is_some_and(|rest| rest.starts_with('_')) {
                 return Err(text
                     .parse::<SessionId>()

@@ -27,6 +27,7 @@
 #![forbid(unsafe_code)]
 
 pub mod affinity;
+pub mod approval;
 pub mod approvals;
 pub mod budget;
 pub mod context;
@@ -50,12 +51,13 @@ pub mod state;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod tools;
+pub mod turn;
 pub mod wake;
 
 pub use env::{Clock, Env, IdSource};
 pub use error::{Conflict, StoreError, StoreResult};
 pub use event::{Event, EventKind, NewEvent, Seq};
-pub use ids::{CrewId, Id, IdError, RunId, RunnerId, SessionId, SessionRef};
+pub use ids::{ApprovalId, CrewId, Id, IdError, RunId, RunnerId, SessionId, SessionRef};
 pub use ports::Store;
 pub use run::{Ending, Fence, Run, RunPhase};
 pub use sandbox::SandboxSpec;

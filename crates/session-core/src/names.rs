@@ -165,7 +165,22 @@ impl ExecutorType {
     /// Any argv, run as it is.
     #[must_use]
     pub fn command() -> Self {
-        Self("command".into())
+        Self(Self::COMMAND.into())
+    }
+
+    const COMMAND: &str = "command";
+    const ACP: &str = "acp";
+
+    /// Whether it runs any argv as it is. Every other executor is an agent, which is asked for something.
+    #[must_use]
+    pub fn is_command(&self) -> bool {
+        self.0 == Self::COMMAND
+    }
+
+    /// Whether a run has to name the program: it is none that the executor brings.
+    #[must_use]
+    pub fn names_program(&self) -> bool {
+        self.is_command() || self.0 == Self::ACP
     }
 }
 

@@ -3,9 +3,11 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::approval::{Approval, Reply, Withdrawal};
+use crate::approvals::CommandSignature;
 use crate::budget::{Account, Budget, Resource, Settled, Usage, WARN_AT_PERCENT};
 use crate::event::{EventKind, NewEvent, Payload};
-use crate::ids::RunId;
+use crate::ids::{ApprovalId, RunId};
 use crate::names::{Label, Principal};
 use crate::ports::ResumeStep;
 use crate::run::{Ending, Exit, RunPhase};
@@ -159,9 +161,50 @@ pub fn bound(run: RunId, binding: &Binding) -> NewEvent {
     event(EventKind::Bound, Some(run), &fields)
 }
 
+/// An agent asks for leave.
+#[must_use]
+pub fn permission(approval: &Approval) -> NewEvent {
+    let question = &approval.question;
+    let command = question.command.as_ref();
+    let fields = [
+        ("approval", Some(json!(approval.id))),
+        ("tool", Some(json!(question.tool))),
+        ("title", Some(json!(question.title))),
+        ("command", command.map(|command| json!(command.argv()))),
+        ("cwd", command.map(CommandSignature::cwd).map(|cwd| json!(cwd))),
+        ("input", Some(question.input.value().unwrap_or_else(|_| json!(question.input.as_str())))),
+        ("deadline", question.deadline.map(|deadline| json!(deadline.to_string()))),
+    ];
+    event(EventKind::Permission, Some(approval.run), &fields)
+}
+
+/// Somebody answered, and what that grants to the session, if anything.
+#[must_use]
+pub fn permission_answered(approval: &Approval, reply: &Reply) -> Vec<NewEvent> {
+    let fields = [
+        ("approval", Some(json!(approval.id))),
+        ("verdict", Some(json!(reply.verdict.code()))),
+        ("lasting", Some(json!(reply.lasting))),
+        ("by", Some(json!(reply.by))),
+        ("message", reply.message.as_ref().map(|message| json!(message))),
+    ];
+    let answered = event(EventKind::PermissionAnswered, Some(approval.run), &fields);
+    let grant = approval.grant(reply).map(|grant| grant.event());
+    [answered].into_iter().chain(grant).collect()
+}
+
+/// Nobody waits for an answer any more.
+#[must_use]
+pub fn permission_withdrawn(run: RunId, approval: ApprovalId, why: Withdrawal) -> NewEvent {
+    let fields = [("approval", Some(json!(approval))), ("why", Some(json!(why.code())))];
+    event(EventKind::PermissionWithdrawn, Some(run), &fields)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::approval::{ApprovalState, Question};
+    use crate::approvals::Verdict;
     use crate::run::{EndKind, ReasonCode};
 
     #[test]
@@ -198,6 +241,42 @@ mod tests {
         let expected = [r#"usage {"cost_micros":3,"unsettled":true}"#];
         let booking = Booking { unsettled: true, ..of(Usage { cost_micros: 3, ..Usage::NONE }) };
         assert_eq!(texts(usage(&booking, &account, &settled)), expected);
+    }
+
+    #[test]
+    fn a_question_and_its_answer_are_told_with_all_that_there_is() {
+        let id = |n: u128| uuid::Uuid::from_u128(n);
+        let command = CommandSignature::new(vec!["ls".into(), "a b".into()], "/p".into());
+        let approval = Approval {
+            id: ApprovalId::from_uuid(id(10)).unwrap(),
+            session: crate::ids::SessionId::from_uuid(id(2)).unwrap(),
+            principal: "alice".parse().unwrap(),
+            run: RunId::from_uuid(id(7)).unwrap(),
+            question: Question {
+                tool: "shell".parse().unwrap(),
+                title: "ls".into(),
+                command: Some(command),
+                input: Payload::parse("{\"a\": [1]}").unwrap(),
+                deadline: Some(jiff::Timestamp::UNIX_EPOCH),
+            },
+            asked_at: jiff::Timestamp::UNIX_EPOCH,
+            state: ApprovalState::Open,
+        };
+        let asked = permission(&approval);
+        let expected = r#"{"approval":"apr_0000000000000000000000000000000a","command":["ls","a b"],"cwd":"/p","deadline":"1970-01-01T00:00:00Z","input":{"a":[1]},"title":"ls","tool":"shell"}"#;
+        assert_eq!((asked.payload.as_str(), asked.run), (expected, Some(approval.run)));
+        let by: Principal = "bob".parse().unwrap();
+        let message = Some("not now".into());
+        let reply = Reply { verdict: Verdict::Deny, lasting: true, by, message };
+        let [answered, grant] = permission_answered(&approval, &reply).try_into().unwrap();
+        let expected = r#"{"approval":"apr_0000000000000000000000000000000a","by":"bob","lasting":true,"message":"not now","verdict":"deny"}"#;
+        assert_eq!((answered.payload.as_str(), answered.run), (expected, Some(approval.run)));
+        assert_eq!((grant.kind, grant.run), (EventKind::Grant, None), "what a run says grants nothing");
+        let once = Reply { lasting: false, message: None, ..reply };
+        assert_eq!(permission_answered(&approval, &once).len(), 1);
+        let withdrawn = permission_withdrawn(approval.run, approval.id, Withdrawal::Expired);
+        let expected = r#"{"approval":"apr_0000000000000000000000000000000a","why":"expired"}"#;
+        assert_eq!(withdrawn.payload.as_str(), expected);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use crate::affinity::Affinity;
 use crate::event::Payload;
 use crate::ids::{CrewId, RunId, RunnerId, SessionId};
 use crate::state::{InvalidTransition, code_enum};
+use crate::turn::Turn;
 
 /// One execution inside a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,12 +77,22 @@ code_enum! {
 /// What is executed, as data: no part of it ever passes through a shell.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RunSpec {
-    /// The program and its arguments.
+    /// The program and its arguments; of an agent that brings its own program, only what it is given beside ours.
     pub argv: Vec<String>,
     /// The environment, complete but for what the workspace adds.
     pub env: Vec<(String, String)>,
     /// The longest wall time; `None` for no limit.
     pub timeout: Option<SignedDuration>,
+    /// What the agent is asked for; `None` for a command.
+    pub turn: Option<Turn>,
+}
+
+impl RunSpec {
+    /// It begins a conversation of its own, whatever the session is bound to.
+    #[must_use]
+    pub fn is_from_history(&self) -> bool {
+        self.turn.as_ref().is_some_and(|turn| turn.from_history)
+    }
 }
 
 /// Where a run stands.

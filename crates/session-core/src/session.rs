@@ -8,9 +8,10 @@ use jiff::Timestamp;
 use thiserror::Error;
 
 use crate::budget::{Account, Budget, Usage};
+use crate::error::Conflict;
 use crate::event::{Payload, Seq};
 use crate::identity::{IdentityKey, SessionIdentity};
-use crate::ids::{RunnerId, SessionId};
+use crate::ids::{RunId, RunnerId, SessionId};
 use crate::names::{AgentKey, ExecutorSessionId, ExecutorType, ExternalKey, Hostname, Label, Principal};
 use crate::run::{Run, RunPhase};
 use crate::sandbox::SandboxSpec;
@@ -112,7 +113,8 @@ pub struct Generation {
     pub previous: Option<SessionId>,
 }
 
-/// What ties a session to a framework's own conversation. Written once per generation.
+/// What ties a session to a framework's own conversation. Written once; only a run that begins a new conversation from
+/// the session's log puts another one in its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Binding {
     /// The runner that holds the framework's files.
@@ -125,6 +127,40 @@ pub struct Binding {
     pub executor_session_id: ExecutorSessionId,
     /// The directory it was started in.
     pub project_dir: Utf8PathBuf,
+    /// The framework has written something of it down, so that it can be resumed. Not so yet when it is bound.
+    pub resumable: bool,
+}
+
+impl Binding {
+    /// Whether this is the same conversation in the same place, resumable or not.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        let Self { runner, hostname, executor, executor_session_id, project_dir, resumable: _ } = self;
+        *runner == other.runner
+            && *hostname == other.hostname
+            && *executor == other.executor
+            && *executor_session_id == other.executor_session_id
+            && *project_dir == other.project_dir
+    }
+
+    /// What a bind comes to where the session holds `held`, which the run `by` made: `Some` is the binding to write, `None`
+    /// says that it is there already.
+    ///
+    /// A run that begins a new conversation replaces, once, what an earlier one made; otherwise the first binding stays.
+    pub fn bind(
+        self,
+        session: SessionId,
+        held: Option<(&Self, Option<RunId>)>,
+        run: &Run,
+    ) -> Result<Option<Self>, Conflict> {
+        match held {
+            Some((_, by)) if run.spec.is_from_history() && by != Some(run.id) => {}
+            Some((held, _)) if held.is_same(&self) => return Ok(None),
+            Some(_) => return Err(Conflict::Bound(session)),
+            None => {}
+        }
+        Ok(Some(Self { resumable: false, ..self }))
+    }
 }
 
 /// What a session is made of, before the store has it.

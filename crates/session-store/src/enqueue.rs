@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use jiff::Timestamp;
+use session_core::affinity::Affinity;
 use session_core::ids::{CrewId, RunId, SessionId};
 use session_core::ports::{NewCrew, NewRun, RunOf};
 use session_core::run::{Epoch, Run, RunKind, RunPhase, RunState};
@@ -20,7 +21,7 @@ use crate::{keys, runs};
 macro_rules! new_run {
     () => {
         "INSERT INTO runs (id, session_id, kind, argv, env, timeout_ms, priority, place_key, executor, project_dir, \
-         crew_id, waiting_for, phase, created_at_ms) "
+         crew_id, waiting_for, phase, created_at_ms, turn) "
     };
 }
 
@@ -28,13 +29,13 @@ const INSERT: Sql = Sql::Each {
     sqlite: concat!(
         new_run!(),
         "SELECT value->>0, value->>1, value->>2, value->>3, value->>4, value->>5, value->>6, value->>7, value->>8, \
-         value->>9, value->>10, value->>11, 'pending', value->>12 FROM json_each($1) WHERE true \
+         value->>9, value->>10, value->>11, 'pending', value->>12, value->>13 FROM json_each($1) WHERE true \
          ON CONFLICT (id) DO NOTHING RETURNING id"
     ),
     postgres: concat!(
         new_run!(),
         "SELECT v->>0, v->>1, v->>2, v->>3, v->>4, (v->>5)::bigint, (v->>6)::bigint, v->>7, v->>8, v->>9, v->>10, \
-         (v->>11)::bigint, 'pending', (v->>12)::bigint FROM json_array_elements($1::json) AS v \
+         (v->>11)::bigint, 'pending', (v->>12)::bigint, v->>13 FROM json_array_elements($1::json) AS v \
          ON CONFLICT (id) DO NOTHING RETURNING id"
     ),
 };
@@ -70,30 +71,10 @@ pub(crate) async fn enqueue(
     let mut runs = Vec::with_capacity(batch.len());
     let mut used: HashMap<SessionId, RunId> = HashMap::new();
     for (new, after) in batch.iter().zip(&waits) {
-        let (session, kind) = match &new.of {
-            RunOf::New(session) => {
-                if !together {
-                    tx.insert_sessions(&[session.as_ref()], None, SessionState::Active, now).await?;
-                }
-                tx.record(session.id, record::session_created(session, None), now);
-                (session.id, RunKind::Start)
-            }
-            RunOf::Existing(id) => {
-                refuse_twice(&used, *id)?;
-                let session = tx.lock_session(*id).await?;
-                (*id, use_session(tx, session, now).await?)
-            }
-            RunOf::Keyed(new) => match keys::get_or_create(tx, new, now).await? {
-                (session, true) => (session.id, RunKind::Start),
-                (session, false) => {
-                    refuse_twice(&used, session.id)?;
-                    (session.id, use_session(tx, session, now).await?)
-                }
-            },
-        };
-        used.insert(session, new.id);
-        tx.record(session, record::run_state(new.id, None, RunPhase::Pending, None), now);
-        runs.push(pending(new, session, kind, crew.map(|crew| crew.id), after.len(), now));
+        let place = placed(tx, new, &used, together, now).await?;
+        used.insert(place.session, new.id);
+        tx.record(place.session, record::run_state(new.id, None, RunPhase::Pending, None), now);
+        runs.push(pending(new, place, crew.map(|crew| crew.id), after.len(), now));
     }
     insert(tx, &runs).await?;
     let waits =
@@ -104,6 +85,46 @@ pub(crate) async fn enqueue(
     }
     tx.wake(Topic::Queue);
     Ok(runs)
+}
+
+/// In which session a new run is, as its how-manieth, and what it demands.
+struct Placed {
+    session: SessionId,
+    kind: RunKind,
+    affinity: Affinity,
+}
+
+/// Makes a new run's session, or uses the one that is there. `together` says that those that are made in any case were
+/// made before.
+async fn placed(
+    tx: &mut Tx<'_>,
+    new: &NewRun,
+    used: &HashMap<SessionId, RunId>,
+    together: bool,
+    now: Timestamp,
+) -> StoreResult<Placed> {
+    let first = |session| Placed { session, kind: RunKind::Start, affinity: new.affinity.clone() };
+    match &new.of {
+        RunOf::New(session) => {
+            if !together {
+                tx.insert_sessions(&[session.as_ref()], None, SessionState::Active, now).await?;
+            }
+            tx.record(session.id, record::session_created(session, None), now);
+            Ok(first(session.id))
+        }
+        RunOf::Existing(id) => {
+            refuse_twice(used, *id)?;
+            let session = tx.lock_session(*id).await?;
+            use_session(tx, session, new, now).await
+        }
+        RunOf::Keyed(session) => match keys::get_or_create(tx, session, now).await? {
+            (session, true) => Ok(first(session.id)),
+            (session, false) => {
+                refuse_twice(used, session.id)?;
+                use_session(tx, session, new, now).await
+            }
+        },
+    }
 }
 
 /// The session that is made for a run, whatever there is already.
@@ -152,24 +173,19 @@ fn columns(run: &Run) -> StoreResult<Args> {
         run.crew,
         run.waiting_for,
         run.created_at,
+        run.spec.turn.as_ref().map(serde_json::to_string).transpose().map_err(broken)?,
     ])
 }
 
-fn pending(
-    new: &NewRun,
-    session: SessionId,
-    kind: RunKind,
-    crew: Option<CrewId>,
-    waiting_for: usize,
-    now: Timestamp,
-) -> Run {
+fn pending(new: &NewRun, place: Placed, crew: Option<CrewId>, waiting_for: usize, now: Timestamp) -> Run {
+    let Placed { session, kind, affinity } = place;
     Run {
         id: new.id,
         session,
         kind,
         spec: new.spec.clone(),
         priority: new.priority,
-        affinity: new.affinity.clone(),
+        affinity,
         crew,
         waiting_for: u32::try_from(waiting_for).unwrap_or(u32::MAX),
         epoch: Epoch::default(),
@@ -204,7 +220,12 @@ fn dependencies(batch: &[NewRun]) -> Result<Vec<Vec<RunId>>, Conflict> {
 }
 
 /// A new run uses the session, which is locked, if it has no other run to do: it becomes active, unless it is suspended.
-async fn use_session(tx: &mut Tx<'_>, mut session: ManagedSession, now: Timestamp) -> StoreResult<RunKind> {
+async fn use_session(
+    tx: &mut Tx<'_>,
+    mut session: ManagedSession,
+    new: &NewRun,
+    now: Timestamp,
+) -> StoreResult<Placed> {
     let id = session.id;
     // A run that is not over is always the last one.
     let last = runs::runs(&mut tx.conn, id, 1).await?.pop();
@@ -213,10 +234,13 @@ async fn use_session(tx: &mut Tx<'_>, mut session: ManagedSession, now: Timestam
     {
         return Err(StoreError::Busy { session: id, run: run.id, phase: run.state.phase() });
     }
+    let affinity = Affinity::of(&session, &new.affinity, &new.spec);
     if matches!(session.state, SessionState::Suspended { .. }) {
         tx.touch(&mut session, now).await?;
     } else {
         tx.transition(session, Trigger::Activity, now).await?;
     }
-    Ok(if last.is_some() { RunKind::Resume } else { RunKind::Start })
+    let kind = if last.is_some() { RunKind::Resume } else { RunKind::Start };
+    // A session that is over is the better reason.
+    Ok(Placed { session: id, kind, affinity: affinity? })
 }

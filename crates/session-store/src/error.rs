@@ -173,6 +173,7 @@ pub(crate) fn database_error(error: &StoreError) -> Option<&DatabaseError> {
         StoreError::Unavailable(source) | StoreError::Backend(source) => source.downcast_ref(),
         StoreError::UnknownSession(_)
         | StoreError::UnknownRun(_)
+        | StoreError::UnknownApproval(_)
         | StoreError::Busy { .. }
         | StoreError::Fenced { .. }
         | StoreError::Transition(_)

@@ -1,10 +1,10 @@
 //! That no statement whose cost must not grow with the store walks over it: SQLite is asked how it would go.
 
-use session_core::ports::{Cursor, SessionFilter};
+use session_core::ports::{ApprovalFilter, Cursor, SessionFilter};
 use sqlx::{AssertSqlSafe, Connection as _, Row as _, SqliteConnection};
 
 use crate::conn::Sql;
-use crate::{claim, events, history, identity, keys, ledger, runs, sessions, sweep};
+use crate::{approvals, claim, events, history, identity, keys, ledger, runs, sessions, sweep};
 
 async fn steps(connection: &mut SqliteConnection, sql: &Sql) -> Vec<String> {
     let text = match sql {
@@ -74,6 +74,9 @@ fn statements() -> Vec<(&'static str, Sql)> {
         ("sweep", sweep::DUE),
         ("tokens by the minute", ledger::MINUTES),
         ("old minutes", ledger::PRUNE_MINUTES),
+        ("approval", approvals::APPROVAL),
+        ("open approvals of a session", approvals::OPEN_OF),
+        ("open approvals of a run", approvals::CLOSE_THOSE_OF),
     ]
 }
 
@@ -87,6 +90,29 @@ fn lists() -> Vec<(&'static str, SessionFilter)> {
         ("list of busy ones", SessionFilter { busy: true, ..all() }),
         ("list of workspaces", SessionFilter { with_workspace: true, ..all() }),
         ("list of live ones", SessionFilter { live: true, ..all() }),
+    ]
+}
+
+/// Each walks in the order of the list, along an index of exactly what it shows.
+fn lists_of_approvals() -> Vec<(&'static str, ApprovalFilter, &'static str)> {
+    let all = ApprovalFilter::default;
+    let of_session = ApprovalFilter { session: Some(cursor().id), ..all() };
+    let of_principal = ApprovalFilter { principal: Some("a".parse().unwrap()), ..all() };
+    vec![
+        ("approvals", all(), "sqlite_autoindex_approvals_1"),
+        ("open approvals", ApprovalFilter { open: true, ..all() }, "approvals_open"),
+        ("approvals of a session", of_session.clone(), "approvals_of_session"),
+        (
+            "open approvals of a session",
+            ApprovalFilter { open: true, ..of_session },
+            "approvals_open_of_session",
+        ),
+        ("approvals of a principal", of_principal.clone(), "approvals_of_principal"),
+        (
+            "open approvals of a principal",
+            ApprovalFilter { open: true, ..of_principal },
+            "approvals_open_of_principal",
+        ),
     ]
 }
 
@@ -116,6 +142,14 @@ async fn nothing_walks_over_the_store() {
                 filter.busy && (sorted || step == BUSY) || walk || step.starts_with("SEARCH")
             };
             assert!(!steps.is_empty() && steps.iter().all(ordered), "{name}: {steps:#?}");
+        }
+    }
+    let after = "apr_00000000000000000000000000000001".parse().unwrap();
+    for (name, filter, index) in lists_of_approvals() {
+        for after in [None, Some(after)] {
+            let steps = steps(&mut connection, &approvals::list_query(&filter, after, 50).0).await;
+            let [step] = steps.as_slice() else { panic!("{name}: {steps:#?}") };
+            assert!(step.split(' ').any(|word| word == index), "{name}: {step}");
         }
     }
 }

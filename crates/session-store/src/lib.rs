@@ -33,6 +33,8 @@
 mod rows;
 #[macro_use]
 mod conn;
+mod approvals;
+mod bindings;
 mod claim;
 mod connect;
 mod enqueue;

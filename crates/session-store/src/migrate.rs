@@ -39,6 +39,12 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
         sqlite: include_str!("../migrations/sqlite/0003_sandbox.sql"),
         postgres: include_str!("../migrations/postgres/0003_sandbox.sql"),
     },
+    Migration {
+        version: 4,
+        name: "agents",
+        sqlite: include_str!("../migrations/sqlite/0004_agents.sql"),
+        postgres: include_str!("../migrations/postgres/0004_agents.sql"),
+    },
 ];
 
 /// The key of PostgreSQL's advisory lock around a migration: "roomette" in ASCII.

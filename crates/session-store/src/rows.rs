@@ -97,6 +97,7 @@ row! {
         turns_reserved: i64,
         cost_micros_reserved: i64,
         sandbox: String,
+        binding_resumable_at_ms: Option<i64>,
     }
 }
 
@@ -129,6 +130,7 @@ row! {
         exit_signal: Option<i64>,
         message: Option<String>,
         sandbox: Option<String>,
+        turn: Option<String>,
     }
 }
 
@@ -138,8 +140,11 @@ row! {
 }
 
 #[macro_use]
+mod approval;
+#[macro_use]
 mod event;
 
+pub(crate) use self::approval::ApprovalRow;
 pub(crate) use self::event::{EventRow, EventText, LastNames};
 
 /// Reads the columns of one row; its errors name table, column and row.
@@ -290,6 +295,7 @@ impl SessionRow {
             executor: row.parse("binding_executor", &executor)?,
             executor_session_id: row.parse("binding_executor_session_id", &id)?,
             project_dir: text("binding_project_dir", &self.binding_project_dir)?.into(),
+            resumable: self.binding_resumable_at_ms.is_some(),
         }))
     }
 }
@@ -311,6 +317,11 @@ impl RunRow {
             argv: row.json("argv", serde_json::from_str(&self.argv))?,
             env: row.json("env", serde_json::from_str(&self.env))?,
             timeout: self.timeout_ms.map(SignedDuration::from_millis),
+            turn: self
+                .turn
+                .as_deref()
+                .map(|turn| row.json("turn", serde_json::from_str(turn)))
+                .transpose()?,
         };
         let affinity = Affinity {
             place: place(&row, &self.place_key)?,

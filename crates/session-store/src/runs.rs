@@ -10,10 +10,10 @@ use session_core::run::{
     EndKind, Ending, Epoch, Exit, Fence, Lease, ReasonCode, Run, RunPhase, RunState, RunStep, StopMode,
     StopOrder,
 };
-use session_core::session::Binding;
 use session_core::wake::Topic;
-use session_core::{Conflict, StoreError, StoreResult, record};
+use session_core::{StoreError, StoreResult, record};
 
+use crate::approvals;
 use crate::conn::{Conn, Sql};
 use crate::error::broken;
 use crate::plan::{Claim, no_step};
@@ -55,7 +55,9 @@ const END: Sql = sql!(
     "UPDATE runs SET phase = $2, runner_id = NULL, lease_until_ms = NULL, stop_mode = NULL, stop_at_ms = NULL, \
      ended_at_ms = $3, reason = $4, exit_code = $5, exit_signal = $6, message = $7 \
      WHERE id = $1 AND phase = $8 AND epoch = $9 AND ($10 IS NULL OR lease_until_ms < $10) \
-     RETURNING (SELECT count(*) FROM run_waits w WHERE w.waits_for = runs.id)"
+     RETURNING (SELECT count(*) FROM run_waits w WHERE w.waits_for = runs.id), \
+     (SELECT count(*) FROM approvals a WHERE a.session_id = runs.session_id AND a.run_id = runs.id \
+     AND a.state = 'open')"
 );
 
 const SET_LEASE: Sql =
@@ -92,14 +94,9 @@ const ON_RUNNER: Sql = sql!(
 /// The end of a run is use of its session.
 const USED: Sql = sql!("UPDATE sessions SET active_at_ms = $2 WHERE id = $1 AND state <> 'terminated'");
 
-const BIND: Sql = sql!(
-    "UPDATE sessions SET binding_runner = $2, binding_hostname = $3, binding_executor = $4, \
-     binding_executor_session_id = $5, binding_project_dir = $6 WHERE id = $1 AND binding_runner IS NULL"
-);
-
 row! {
-    /// How many runs wait for one.
-    WaitingRow { waiting: i64, }
+    /// How many runs wait for one, and how many of its questions for an answer.
+    WaitingRow { runs: i64, questions: i64, }
 }
 
 // Reading.
@@ -136,7 +133,7 @@ async fn locked(tx: &mut Tx<'_>, id: RunId) -> StoreResult<Run> {
 }
 
 /// Locks the run that this fence speaks for, if its claim still holds it.
-async fn held(tx: &mut Tx<'_>, fence: Fence, step: &'static str) -> StoreResult<(Run, Lease)> {
+pub(crate) async fn held(tx: &mut Tx<'_>, fence: Fence, step: &'static str) -> StoreResult<(Run, Lease)> {
     let run = locked(tx, fence.run).await?;
     let claim = Claim { session: run.session, epoch: run.epoch, phase: run.state.phase() };
     claim.admits(fence, step)?;
@@ -188,6 +185,9 @@ async fn step(
         expired,
     ];
     tx.write_one(&STEP, values).await?;
+    if to == RunPhase::Pending {
+        approvals::close_those_of(tx, &run, now).await?;
+    }
     tx.record(run.session, record::run_state(run.id, Some(from), to, None), now);
     Ok(run)
 }
@@ -259,14 +259,17 @@ async fn end_one(
         expired,
     ];
     let ended = tx.write_rows::<WaitingRow>(&END, values).await?;
-    let [WaitingRow { waiting }] = ended[..] else {
+    let [WaitingRow { runs, questions }] = ended[..] else {
         return Err(broken("a run that was to end changed meanwhile"));
     };
+    if questions > 0 {
+        approvals::close_those_of(tx, &run, now).await?;
+    }
     tx.write(&USED, args![run.session, now]).await?;
     tx.record(run.session, record::run_state(run.id, Some(from), to, Some(&ending)), now);
     run.stop = None;
     run.state = RunState::Ended { at: now, ending };
-    Ok((run, waiting > 0))
+    Ok((run, runs > 0))
 }
 
 /// Records that the end of a run in flight is asked for. An order never becomes softer.
@@ -337,33 +340,6 @@ pub(crate) async fn advance(
     let run = step(tx, run, progress, Some(lease), None, now).await?;
     tx.write(&ON_RUNNER, args![run.session, lease.runner]).await?;
     Ok(run)
-}
-
-pub(crate) async fn bind(
-    tx: &mut Tx<'_>,
-    fence: Fence,
-    binding: &Binding,
-    now: Timestamp,
-) -> StoreResult<()> {
-    let (run, _) = held(tx, fence, "bind").await?;
-    let session = tx.session(run.session).await?.ok_or(StoreError::UnknownSession(run.session))?;
-    match &session.binding {
-        Some(bound) if bound == binding => Ok(()),
-        Some(_) => Err(Conflict::Bound(session.id).into()),
-        None => {
-            let values = args![
-                session.id,
-                binding.runner,
-                binding.hostname.as_str(),
-                binding.executor.as_str(),
-                binding.executor_session_id.as_str(),
-                binding.project_dir.as_str(),
-            ];
-            tx.write_one(&BIND, values).await?;
-            tx.record(session.id, record::bound(fence.run, binding), now);
-            Ok(())
-        }
-    }
 }
 
 pub(crate) async fn renew(

@@ -129,7 +129,7 @@ pub(crate) fn list_query(filter: &SessionFilter, after: Option<Cursor>, limit: u
 }
 
 /// Appends the number of the last parameter between two parts.
-fn number(text: &mut String, before: &str, args: &Args, after: &str) {
+pub(crate) fn number(text: &mut String, before: &str, args: &Args, after: &str) {
     // Writing to a string cannot fail.
     let _ = write!(text, "{before}${}{after}", args.len());
 }

@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
 use session_core::affinity::RunnerProfile;
+use session_core::approval::{Approval, NewApproval, Reply, Withdrawal};
 use session_core::budget::{Account, BudgetChange, Usage};
 use session_core::event::{Event, NewEvent, Payload, Seq};
-use session_core::ids::{RunId, RunnerId, SessionId, SessionRef};
+use session_core::ids::{ApprovalId, RunId, RunnerId, SessionId, SessionRef};
 use session_core::names::{Label, Principal};
 use session_core::ports::{
-    Appended, Author, ClaimedRun, Directive, EventStore, Ledger, Listing, NewCrew, NewRun, Page, RunProgress,
-    RunStore, SessionFilter, SessionStore, Sweep, Swept, Wakes,
+    Appended, ApprovalFilter, ApprovalStore, Author, ClaimedRun, Directive, EventStore, Ledger, Listing,
+    NewCrew, NewRun, Page, RunProgress, RunStore, SessionFilter, SessionStore, Sweep, Swept, Wakes,
 };
 use session_core::run::{Ending, Fence, Run, StopMode};
 use session_core::session::{Binding, Keyed, ManagedSession, NewSession, OpenSession, Opened};
@@ -32,7 +33,7 @@ use crate::plan::Batch;
 use crate::postgres::{self, Lanes};
 use crate::url::StoreUrl;
 use crate::writer::{Asked, Job, QUEUE_MAX, Writer, ended};
-use crate::{claim, connect, enqueue, history, keys, ledger, runs, sessions, sweep, tx};
+use crate::{approvals, bindings, claim, connect, enqueue, history, keys, ledger, runs, sessions, sweep, tx};
 
 /// A store on SQLite or PostgreSQL. Clones share everything.
 #[derive(Clone)]
@@ -312,7 +313,11 @@ impl RunStore for SqlStore {
     }
 
     async fn bind(&self, fence: Fence, binding: Binding, now: Timestamp) -> StoreResult<()> {
-        change!(self, [binding], tx => runs::bind(tx, fence, &binding, now)).await
+        change!(self, [binding], tx => bindings::bind(tx, fence, &binding, now)).await
+    }
+
+    async fn resumable(&self, fence: Fence, now: Timestamp) -> StoreResult<()> {
+        change!(self, [], tx => bindings::resumable(tx, fence, now)).await
     }
 
     async fn renew(&self, fence: Fence, lease: SignedDuration, now: Timestamp) -> StoreResult<Directive> {
@@ -429,6 +434,40 @@ impl Ledger for SqlStore {
 
     async fn tokens_by_minute(&self, since: Timestamp) -> StoreResult<Vec<(i64, u64)>> {
         ledger::tokens_by_minute(&mut self.connection().await?.conn(), since).await
+    }
+}
+
+#[async_trait]
+impl ApprovalStore for SqlStore {
+    async fn ask(&self, fence: Fence, new: NewApproval, now: Timestamp) -> StoreResult<Approval> {
+        change!(self, [new], tx => approvals::ask(tx, fence, &new, now)).await
+    }
+
+    async fn answer(&self, id: ApprovalId, reply: Reply, now: Timestamp) -> StoreResult<Approval> {
+        change!(self, [reply], tx => approvals::answer(tx, id, &reply, now)).await
+    }
+
+    async fn withdraw(
+        &self,
+        fence: Fence,
+        id: ApprovalId,
+        why: Withdrawal,
+        now: Timestamp,
+    ) -> StoreResult<Approval> {
+        change!(self, [], tx => approvals::withdraw(tx, fence, id, why, now)).await
+    }
+
+    async fn approval(&self, id: ApprovalId) -> StoreResult<Option<Approval>> {
+        approvals::approval(&mut self.connection().await?.conn(), id).await
+    }
+
+    async fn approvals(
+        &self,
+        filter: &ApprovalFilter,
+        after: Option<ApprovalId>,
+        limit: u32,
+    ) -> StoreResult<Vec<Approval>> {
+        approvals::list(&mut self.connection().await?.conn(), filter, after, limit).await
     }
 }
 

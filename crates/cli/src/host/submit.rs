@@ -6,7 +6,7 @@ use session_core::affinity::Place;
 use session_core::budget::{Account, Budget, Usage};
 use session_core::error::StoreError;
 use session_core::event::{Payload, PayloadError};
-use session_core::names::{AgentKey, ExternalKey, Label, Principal};
+use session_core::names::{AgentKey, ExecutorType, ExternalKey, Label, Principal};
 use session_core::ports::{RunStore as _, SessionStore as _};
 use session_core::run::RunSpec;
 use session_core::sandbox::SandboxLevel;
@@ -70,7 +70,18 @@ impl Operations {
         for (name, value) in &given.named {
             check_variable(name, value).map_err(|error| Failure::of(Kind::Usage, &error))?;
         }
-        let task = |session, argv, env, timeout| Task { name, after, session, argv, env, timeout, priority };
+        let executor = ExecutorType::command();
+        let task = |session, argv, env, timeout| Task {
+            name,
+            after,
+            session,
+            executor,
+            turn: None,
+            argv,
+            env,
+            timeout,
+            priority,
+        };
         match session {
             SessionWire::New(new) => {
                 let session = TaskSession::New(self.new_session(&new, &mut given)?);
@@ -221,7 +232,7 @@ fn again(
         return Err(Failure::usage("the session never ran, so there is nothing to run again")
             .hint("say what to run: `roomette resume SESSION -- PROGRAM…`"));
     }
-    Ok(RunSpec { argv, env: overlay(last_env, env), timeout: timeout.or(last_timeout) })
+    Ok(RunSpec { argv, env: overlay(last_env, env), timeout: timeout.or(last_timeout), turn: None })
 }
 
 /// `over` on top of `base`: a name that both have keeps its place and takes the later value.
@@ -265,6 +276,7 @@ mod tests {
             argv: vec!["make".into()],
             env: pairs(&[("PATH", "/bin"), ("A", "1")]),
             timeout: Some(SignedDuration::from_secs(5)),
+            turn: None,
         };
         let same =
             again(Some(last.clone()), Vec::new(), pairs(&[("PATH", "/other")]), Vec::new(), None).unwrap();

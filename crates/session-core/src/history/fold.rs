@@ -42,6 +42,8 @@ pub fn fold(events: &[Event]) -> History {
             | EventKind::Plan
             | EventKind::Usage
             | EventKind::Permission
+            | EventKind::PermissionAnswered
+            | EventKind::PermissionWithdrawn
             | EventKind::Error
             | EventKind::Result
             | EventKind::Warning

@@ -6,6 +6,7 @@
 //! clock; an error means that nothing has changed. Every implementation passes the conformance suite in
 //! [`testing`](crate::testing) (feature `testing`).
 
+mod approvals;
 mod engine;
 mod events;
 mod ledger;
@@ -14,6 +15,7 @@ mod runs;
 mod sessions;
 mod sweep;
 
+pub use approvals::{APPROVALS_PAGE_MAX, ApprovalFilter, ApprovalStore};
 pub use engine::{Engine, EngineError, Orchestrator, Release, SessionFactory};
 pub use events::{Appended, Author, EventStore};
 pub use ledger::{Ledger, MINUTES_KEPT};
@@ -25,9 +27,9 @@ pub use sweep::{Sweep, Swept};
 use crate::wake::{Listener, Topic};
 
 /// Everything that a host needs of its store.
-pub trait Store: SessionStore + RunStore + EventStore + Ledger + Wakes {}
+pub trait Store: SessionStore + RunStore + EventStore + ApprovalStore + Ledger + Wakes {}
 
-impl<S: SessionStore + RunStore + EventStore + Ledger + Wakes> Store for S {}
+impl<S: SessionStore + RunStore + EventStore + ApprovalStore + Ledger + Wakes> Store for S {}
 
 /// How one learns of changes without asking again and again.
 pub trait Wakes: Send + Sync {

@@ -19,7 +19,8 @@ pub trait RunStore: Send + Sync {
     /// A run of an existing session, also of one that is found by its key, uses that session: `idle` becomes `active`,
     /// and `active_at` is now. A `suspended` one stays so: whoever claims the run brings it back to work. The first run
     /// of a session is its `start`, each later one a `resume`. `Busy` if it has a run that is not over,
-    /// `UnknownSession` if there is none, `Transition` if it is terminated. `Conflict::Dependencies` if `after` does
+    /// `UnknownSession` if there is none, `Transition` if it is terminated. Of a session that is bound it demands what
+    /// [`Affinity::of`] says: `Conflict::Executor` if that is another executor. `Conflict::Dependencies` if `after` does
     /// not name earlier runs of the same batch; one that is named twice counts once. `Conflict::Exists` if an id, or
     /// the key of a new session, is taken. Wakes `Topic::Queue`.
     async fn enqueue(
@@ -44,9 +45,15 @@ pub trait RunStore: Send + Sync {
     /// recorded to lie on the claim's runner, and no longer as removed. `UnknownRun`, `Fenced`, `Transition`.
     async fn advance(&self, fence: Fence, to: RunProgress, now: Timestamp) -> StoreResult<Run>;
 
-    /// Binds the session to a framework's own conversation, once: the same binding again is a no-op, another one
-    /// is `Conflict::Bound`. Only while the run is in flight. Appends a `bound` event.
+    /// Binds the session to a framework's own conversation, not resumable yet, and appends a `bound` event. Once: the same
+    /// binding again is a no-op, another one is `Conflict::Bound`. Only a run whose turn begins a new conversation
+    /// (`from_history`) replaces, likewise once, what an earlier run made. Only while the run is in flight: `UnknownRun`,
+    /// `Fenced`, `Transition`.
     async fn bind(&self, fence: Fence, binding: Binding, now: Timestamp) -> StoreResult<()>;
+
+    /// Records that the conversation to which the session is bound can be resumed from now on; again is a no-op. Only
+    /// while the run is in flight. `UnknownRun`, `Fenced`, `Transition`, `Conflict::Unbound`.
+    async fn resumable(&self, fence: Fence, now: Timestamp) -> StoreResult<()>;
 
     /// Prolongs the lease to `now + lease`, and says whether somebody asked for the run's end. Only while the run
     /// is in flight, also when the lease has run out and nobody noticed. `UnknownRun`, `Fenced`, `Transition`.

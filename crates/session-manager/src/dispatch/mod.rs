@@ -1,5 +1,6 @@
 //! The use-cases of runs over the ports: one object that every front end and every runner goes through.
 
+mod approvals;
 mod submit;
 
 use std::fmt;
@@ -11,6 +12,7 @@ use session_core::error::{StoreError, StoreResult};
 use session_core::event::Payload;
 use session_core::ports::{Author, ClaimedRun, Directive, RunProgress};
 use session_core::run::{Ending, Fence, Run, StopMode};
+use session_core::session::Binding;
 use session_core::state::{TerminationReason, Trigger};
 use session_core::wake::{Listener, Topic};
 use session_core::{Env, ManagedSession, NewEvent, RunId, RunPhase, RunnerId, SessionId, Store};
@@ -105,6 +107,16 @@ impl Coordinator {
     /// A claimed run has come this far.
     pub async fn advance(&self, fence: Fence, to: RunProgress) -> StoreResult<Run> {
         self.store.advance(fence, to, self.env.now()).await
+    }
+
+    /// Binds the session of a claim to a framework's own conversation.
+    pub async fn bind(&self, fence: Fence, binding: Binding) -> StoreResult<()> {
+        self.store.bind(fence, binding, self.env.now()).await
+    }
+
+    /// The conversation to which the session of a claim is bound can be resumed from now on.
+    pub async fn resumable(&self, fence: Fence) -> StoreResult<()> {
+        self.store.resumable(fence, self.env.now()).await
     }
 
     /// Prolongs a claim.

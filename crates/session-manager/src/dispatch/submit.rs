@@ -9,6 +9,7 @@ use session_core::names::{AgentKey, ExecutorType, ExternalKey, Label, Principal}
 use session_core::ports::{NewCrew, NewRun, RunOf};
 use session_core::run::RunSpec;
 use session_core::session::NewSession;
+use session_core::turn::{ALLOW_MAX, ASKING_MAX, Asking, MODEL_MAX, PROMPT_MAX, Turn};
 use session_core::{Env, SandboxSpec, SessionId, WorkspaceKind};
 
 use super::DispatchError;
@@ -36,7 +37,12 @@ pub struct Task {
     pub after: Vec<String>,
     /// In which session.
     pub session: TaskSession,
-    /// The program and its arguments.
+    /// With what it is executed.
+    pub executor: ExecutorType,
+    /// What an agent is asked for; for every executor but `command`.
+    pub turn: Option<Turn>,
+    /// The program and its arguments. Of an agent what it is given beside ours, which may be nothing; `acp` has no
+    /// program of its own and is named it here.
     pub argv: Vec<String>,
     /// The environment, complete but for what the workspace adds.
     pub env: Vec<(String, String)>,
@@ -139,9 +145,9 @@ fn new_run(task: Task, after: Vec<usize>, principal: &Principal, place: &Place, 
     NewRun {
         id: env.run_id(),
         of,
-        spec: RunSpec { argv: task.argv, env: task.env, timeout: task.timeout },
+        spec: RunSpec { argv: task.argv, env: task.env, timeout: task.timeout, turn: task.turn },
         priority: task.priority,
-        affinity: Affinity { place: place.clone(), executor: ExecutorType::command(), project_dir: None },
+        affinity: Affinity { place: place.clone(), executor: task.executor, project_dir: None },
         after,
     }
 }
@@ -154,7 +160,38 @@ fn new_session(draft: Draft, key: Option<ExternalKey>, principal: &Principal, en
 
 fn check(task: &Task, field: &str) -> Result<(), DispatchError> {
     let at = |part: &str| format!("{field}.{part}");
-    if task.argv.first().is_none_or(String::is_empty) {
+    check_turn(task, field)?;
+    check_process(task, field)?;
+    if task.timeout.is_some_and(|timeout| timeout <= SignedDuration::ZERO) {
+        return Err(invalid(at("timeout"), "must be longer than nothing"));
+    }
+    if let TaskSession::New(draft) | TaskSession::Keyed(_, draft) = &task.session {
+        let Draft { kind, project, metadata, .. } = draft;
+        if metadata.value().ok().is_none_or(|value| !value.is_object()) {
+            return Err(invalid(at("metadata"), "is not a JSON object"));
+        }
+        match (kind, project) {
+            (WorkspaceKind::Scratch, None) => {}
+            (WorkspaceKind::Scratch, Some(_)) => {
+                return Err(invalid(at("project"), "a scratch workspace has no project"));
+            }
+            (WorkspaceKind::Worktree | WorkspaceKind::InPlace, Some(project)) if project.is_absolute() => {}
+            (WorkspaceKind::Worktree | WorkspaceKind::InPlace, _) => {
+                return Err(invalid(
+                    at("project"),
+                    format!("a {kind} workspace needs an absolute project path"),
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What is given to the process: its program, its arguments and its environment.
+fn check_process(task: &Task, field: &str) -> Result<(), DispatchError> {
+    let at = |part: &str| format!("{field}.{part}");
+    let names_program = task.executor.names_program();
+    if names_program && task.argv.first().is_none_or(String::is_empty) {
         return Err(invalid(at("argv"), "names no program"));
     }
     let mut bytes = 0;
@@ -178,27 +215,57 @@ fn check(task: &Task, field: &str) -> Result<(), DispatchError> {
             return Err(invalid(at("env"), format!("{name:?} is no name of a variable")));
         }
     }
-    if task.timeout.is_some_and(|timeout| timeout <= SignedDuration::ZERO) {
-        return Err(invalid(at("timeout"), "must be longer than nothing"));
+    Ok(())
+}
+
+/// Whether what is asked for and with what it is executed belong together.
+fn check_turn(task: &Task, field: &str) -> Result<(), DispatchError> {
+    let at = |part: &str| format!("{field}.{part}");
+    let Some(turn) = &task.turn else {
+        if task.executor.is_command() {
+            return Ok(());
+        }
+        return Err(invalid(at("turn"), format!("{} is an agent: say what it is asked for", task.executor)));
+    };
+    if task.executor.is_command() {
+        return Err(invalid(at("turn"), "a command is asked for nothing: name the agent as the executor"));
     }
-    if let TaskSession::New(draft) | TaskSession::Keyed(_, draft) = &task.session {
-        let Draft { kind, project, metadata, .. } = draft;
-        if metadata.value().ok().is_none_or(|value| !value.is_object()) {
-            return Err(invalid(at("metadata"), "is not a JSON object"));
-        }
-        match (kind, project) {
-            (WorkspaceKind::Scratch, None) => {}
-            (WorkspaceKind::Scratch, Some(_)) => {
-                return Err(invalid(at("project"), "a scratch workspace has no project"));
-            }
-            (WorkspaceKind::Worktree | WorkspaceKind::InPlace, Some(project)) if project.is_absolute() => {}
-            (WorkspaceKind::Worktree | WorkspaceKind::InPlace, _) => {
-                return Err(invalid(
-                    at("project"),
-                    format!("a {kind} workspace needs an absolute project path"),
-                ));
-            }
-        }
+    let Turn { prompt, permissions, model, from_history } = turn;
+    if *from_history && matches!(task.session, TaskSession::New(_)) {
+        return Err(invalid(at("turn.from_history"), "a new session has no history to begin from"));
+    }
+    if prompt.trim().is_empty() {
+        return Err(invalid(at("turn.prompt"), "is empty"));
+    }
+    if prompt.contains('\0') {
+        return Err(invalid(at("turn.prompt"), "contains a NUL byte, which no program can be given"));
+    }
+    if prompt.len() > PROMPT_MAX {
+        let reason = format!("is {} bytes long, {PROMPT_MAX} are allowed", prompt.len());
+        return Err(invalid(at("turn.prompt"), reason));
+    }
+    if permissions.allow.len() > ALLOW_MAX {
+        let reason = format!("names {} tools, {ALLOW_MAX} are allowed", permissions.allow.len());
+        return Err(invalid(at("turn.permissions.allow"), reason));
+    }
+    if let Asking::For(time) = permissions.asking
+        && !(SignedDuration::from_millis(1)..=ASKING_MAX).contains(&time)
+    {
+        let reason = "must be longer than nothing and no longer than 30 days; \"wait\" has no end";
+        return Err(invalid(at("turn.permissions.asking"), reason));
+    }
+    // One that looks like an option must not become one.
+    let is_name = |name: &str| {
+        !name.trim().is_empty()
+            && name.len() <= MODEL_MAX
+            && !name.starts_with('-')
+            && !name.contains(char::is_control)
+    };
+    if model.as_deref().is_some_and(|name| !is_name(name)) {
+        let reason = format!(
+            "is no name of a model: 1 to {MODEL_MAX} bytes, no hyphen in front and no control characters"
+        );
+        return Err(invalid(at("turn.model"), reason));
     }
     Ok(())
 }
@@ -227,6 +294,8 @@ mod tests {
                 budget: Budget::default(),
                 parent: None,
             }),
+            executor: ExecutorType::command(),
+            turn: None,
             argv: vec!["true".into()],
             env: Vec::new(),
             timeout: None,
@@ -255,6 +324,68 @@ mod tests {
         hostile.argv = vec!["printf".into(), "it's \"x\"\n$(rm -rf ~)".into()];
         let planned = plan_of(vec![hostile.clone()]).unwrap();
         assert_eq!(planned.batch[0].spec.argv, hostile.argv);
+    }
+
+    fn turn(executor: &str, prompt: &str) -> Task {
+        let executor = executor.parse().unwrap();
+        Task { executor, turn: Some(Turn::new(prompt)), argv: Vec::new(), ..task("t", &[]) }
+    }
+
+    #[test]
+    fn an_agent_is_asked_for_something_and_a_command_is_not() {
+        let mut asked = turn("claude-code", "fix the \"failing\" test\n--help");
+        asked.argv = vec!["--verbose".into(), String::new()];
+        let planned = plan_of(vec![asked.clone()]).unwrap();
+        let run = &planned.batch[0];
+        assert_eq!((&run.spec.turn, &run.spec.argv), (&asked.turn, &asked.argv));
+        assert_eq!(run.affinity.executor, asked.executor);
+        assert!(plan_of(vec![turn("gemini", "go")]).is_ok());
+        let mut acp = turn("acp", "go");
+        assert_refused(acp.clone(), "task \"t\".argv: names no program");
+        acp.argv = vec!["my-agent".into()];
+        assert!(plan_of(vec![acp]).is_ok());
+        assert_refused(turn("command", "go"), "task \"t\".turn: a command is asked for nothing");
+        let silent = Task { turn: None, ..turn("codex", "") };
+        assert_refused(silent, "task \"t\".turn: codex is an agent");
+    }
+
+    #[test]
+    fn every_bound_of_a_turn_is_held() {
+        let case = |change: &dyn Fn(&mut Turn), message| {
+            let mut task = turn("codex", "go");
+            change(task.turn.as_mut().unwrap());
+            assert_refused(task, message);
+        };
+        case(&|turn| turn.prompt = " \n".into(), "task \"t\".turn.prompt: is empty");
+        case(&|turn| turn.prompt.push('\0'), "task \"t\".turn.prompt: contains a NUL byte");
+        case(
+            &|turn| turn.prompt = "x".repeat(PROMPT_MAX + 1),
+            "task \"t\".turn.prompt: is 1048577 bytes long",
+        );
+        let many = vec!["write".parse().unwrap(); ALLOW_MAX + 1];
+        case(
+            &|turn| turn.permissions.allow.clone_from(&many),
+            "task \"t\".turn.permissions.allow: names 1001",
+        );
+        let message = "task \"t\".turn.from_history: a new session has no history";
+        case(&|turn| turn.from_history = true, message);
+        let times = [-1, 0].map(SignedDuration::from_secs);
+        for time in times.into_iter().chain([ASKING_MAX + SignedDuration::from_millis(1)]) {
+            let message = "task \"t\".turn.permissions.asking: must be longer";
+            case(&|turn| turn.permissions.asking = Asking::For(time), message);
+        }
+        for model in ["", " ", "a\nb", "--yolo", &"x".repeat(MODEL_MAX + 1)] {
+            case(&|turn| turn.model = Some(model.into()), "task \"t\".turn.model: is no name");
+        }
+        let mut most = turn("codex", &"x".repeat(PROMPT_MAX));
+        most.turn.as_mut().unwrap().permissions.asking = Asking::For(ASKING_MAX);
+        assert!(plan_of(vec![most]).is_ok());
+    }
+
+    #[track_caller]
+    fn assert_refused(task: Task, message: &str) {
+        let Err(error) = plan_of(vec![task]) else { panic!("{message}: accepted") };
+        assert!(error.to_string().starts_with(message), "{error}");
     }
 
     #[test]
@@ -290,8 +421,7 @@ mod tests {
             "task \"t\".project: a worktree workspace needs",
         );
         for (task, message) in cases {
-            let Err(error) = plan_of(vec![task]) else { panic!("{message}: accepted") };
-            assert!(error.to_string().starts_with(message), "{error}");
+            assert_refused(task, message);
         }
         assert!(plan_of(Vec::new()).is_err());
     }

@@ -46,7 +46,7 @@ async fn a_newer_schema_is_refused() {
         SqlStore::open(&file.url(), OpenOptions::default()).await.unwrap_err(),
         SqlStore::open_reader(&file.url()).await.unwrap_err(),
     ] {
-        assert!(matches!(refused, OpenError::SchemaNewer { found: 99, known: 3 }), "{refused:?}");
+        assert!(matches!(refused, OpenError::SchemaNewer { found: 99, known: 4 }), "{refused:?}");
         assert!(refused.to_string().contains("update the program"), "{refused}");
     }
 }
@@ -73,7 +73,7 @@ async fn postgres_says_the_same() {
     SqlStore::open_reader(&url).await.unwrap().close().await;
     postgres(database.url(), NEWER).await;
     let newer = SqlStore::open(&url, OpenOptions::default()).await.unwrap_err();
-    assert!(matches!(newer, OpenError::SchemaNewer { found: 99, known: 3 }), "{newer:?}");
+    assert!(matches!(newer, OpenError::SchemaNewer { found: 99, known: 4 }), "{newer:?}");
     let nobody: StoreUrl = "postgres://u:s3cret@127.0.0.1:1/d".parse().unwrap();
     let unreachable = SqlStore::open(&nobody, OpenOptions::default()).await.unwrap_err();
     assert!(matches!(unreachable, OpenError::PostgresUnreachable { .. }), "{unreachable:?}");

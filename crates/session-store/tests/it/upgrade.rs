@@ -1,17 +1,21 @@
 //! A store that an earlier program made is brought up to date, with everything that is in it.
 
 use jiff::Timestamp;
-use session_core::affinity::RunnerProfile;
+use session_core::affinity::{Place, RunnerProfile};
+use session_core::approval::{NewApproval, Question};
 use session_core::budget::{BudgetChange, Usage};
-use session_core::ports::{EventStore as _, Ledger as _, RunStore as _, SessionStore as _, Sweep};
-use session_core::run::RunPhase;
+use session_core::event::Payload;
+use session_core::ports::{
+    ApprovalStore as _, EventStore as _, Ledger as _, NewRun, RunOf, RunStore as _, SessionStore as _, Sweep,
+};
+use session_core::run::{Fence, RunPhase};
 use session_core::session::NewSession;
-use session_core::{Seq, SessionId, SessionState};
+use session_core::{Env, RunnerId, Seq, SessionId, SessionState};
 use session_store::SqlStore;
 use sqlx::{AssertSqlSafe, Connection as _, SqliteConnection};
 
 use crate::pg;
-use crate::stores::{SqliteFile, new_session, open, runner, world};
+use crate::stores::{SqliteFile, new_run, new_session, open, runner, world};
 
 const SQLITE: &str = include_str!("../../migrations/sqlite/0001_init.sql");
 const POSTGRES: &str = include_str!("../../migrations/postgres/0001_init.sql");
@@ -19,6 +23,8 @@ const POSTGRES: &str = include_str!("../../migrations/postgres/0001_init.sql");
 const ACTIVE: &str = "ses_00000000000040008000000000000001";
 const IDLE: &str = "ses_00000000000040008000000000000002";
 const SUSPENDED: &str = "ses_00000000000040008000000000000003";
+const BOUND: &str = "ses_00000000000040008000000000000005";
+const RUNNER: &str = "rnr_00000000000070008000000000000006";
 const RUN: &str = "run_00000000000070008000000000000004";
 
 /// The schema as it was, with how that program remembered it, and rows in it.
@@ -47,6 +53,12 @@ fn first_version(schema: &str) -> String {
         session(ACTIVE, "active", "NULL", "NULL"),
         session(IDLE, "idle", "3000", "NULL"),
         session(SUSPENDED, "suspended", "3000", "4000"),
+        session(BOUND, "active", "NULL", "NULL"),
+        format!(
+            "UPDATE sessions SET binding_runner = '{RUNNER}', binding_hostname = 'box', binding_executor = 'command', \
+             binding_executor_session_id = 'one', binding_project_dir = '/repo', active_at_ms = 9000000000000 \
+             WHERE id = '{BOUND}';"
+        ),
         event(ACTIVE, 1),
         event(ACTIVE, 2),
         format!(
@@ -97,7 +109,28 @@ async fn is_whole_and_works(store: &SqlStore) {
     assert_eq!(store.open_key(new, now).await.unwrap().session, fork);
     let claimant: RunnerProfile = runner(&env);
     let claimed = store.claim(&claimant, jiff::SignedDuration::from_mins(1), now).await.unwrap().unwrap();
-    assert_eq!(claimed.session.id, active.id);
+    assert_eq!((claimed.session.id, &claimed.run.spec.turn), (active.id, &None));
+    agents_work(store, &env, claimed.run.fence(), id(BOUND)).await;
+}
+
+/// A session that was bound before is bound still and not known to be resumable; questions can be asked.
+async fn agents_work(store: &SqlStore, env: &Env, fence: Fence, bound: SessionId) {
+    let now = env.now();
+    let binding = store.session(bound).await.unwrap().unwrap().binding.unwrap();
+    let runner: RunnerId = RUNNER.parse().unwrap();
+    assert_eq!((binding.runner, binding.resumable), (runner, false));
+    let further = NewRun { of: RunOf::Existing(bound), ..new_run(env) };
+    let [run] = store.enqueue(vec![further], None, now).await.unwrap().try_into().unwrap();
+    assert_eq!(run.affinity.place, Place::Runner(runner));
+    let question = Question {
+        tool: "shell".parse().unwrap(),
+        title: "ls".into(),
+        command: None,
+        input: Payload::parse("{}").unwrap(),
+        deadline: None,
+    };
+    let asked = store.ask(fence, NewApproval { id: env.approval_id(), question }, now).await.unwrap();
+    assert_eq!(store.approval(asked.id).await.unwrap(), Some(asked));
 }
 
 #[tokio::test]

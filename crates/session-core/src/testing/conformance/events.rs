@@ -88,7 +88,8 @@ pub async fn a_run_says_nothing_that_only_the_program_says(f: &Fixture) {
     let run = f.running(&runner).await;
     let before = f.snapshot(run.session).await;
     let reserved = "session.created session.state session.label session.budget session.forked session.resume \
-                    session.imported session.thing run.state bound usage warning grant";
+                    session.imported session.thing run.state bound usage warning grant permission \
+                    permission.answered permission.withdrawn";
     for kind in reserved.split_whitespace() {
         let event =
             NewEvent { kind: kind.parse().unwrap(), ..Fixture::message_from("agent", 1, "of itself") };

@@ -5,13 +5,17 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::affinity::{Affinity, Place, RunnerProfile};
+use crate::approval::{Approval, NewApproval, Question, Reply};
+use crate::approvals::Verdict;
 use crate::budget::Budget;
 use crate::env::Env;
 use crate::event::{Event, EventKind, NewEvent, Origin, Payload, Seq};
 use crate::identity::{RepoRoot, Scope, SessionIdentity};
 use crate::ids::{RunId, SessionId};
 use crate::names::ExecutorType;
-use crate::ports::{Author, ClaimedRun, NewCrew, NewRun, Page, RunOf, RunProgress, SessionFilter, Store};
+use crate::ports::{
+    ApprovalFilter, Author, ClaimedRun, NewCrew, NewRun, Page, RunOf, RunProgress, SessionFilter, Store,
+};
 use crate::run::{Ending, Exit, Fence, Run, RunPhase, RunSpec};
 use crate::sandbox::SandboxSpec;
 use crate::session::{Binding, ManagedSession, NewSession, OpenSession, WorkspaceKind};
@@ -37,6 +41,8 @@ pub struct Snapshot {
     pub runs: Vec<Run>,
     /// Its log.
     pub log: Vec<Event>,
+    /// What was asked in it, newest first.
+    pub approvals: Vec<Approval>,
 }
 
 /// How long the leases of these tests are.
@@ -240,7 +246,32 @@ impl Fixture {
             executor: ExecutorType::command(),
             executor_session_id: conversation.parse().unwrap(),
             project_dir: "/repo".into(),
+            resumable: false,
         }
+    }
+
+    /// A question of a run.
+    #[must_use]
+    pub fn new_approval(&self) -> NewApproval {
+        let question = Question {
+            tool: "shell".parse().unwrap(),
+            title: "rm -rf build".into(),
+            command: None,
+            input: Payload::parse("{}").unwrap(),
+            deadline: None,
+        };
+        NewApproval { id: self.env.approval_id(), question }
+    }
+
+    /// An answer of the owner.
+    #[must_use]
+    pub fn reply(verdict: Verdict, lasting: bool) -> Reply {
+        Reply { verdict, lasting, by: "alice".parse().unwrap(), message: None }
+    }
+
+    /// A question that this run asked.
+    pub async fn ask(&self, fence: Fence) -> Approval {
+        self.store.ask(fence, self.new_approval(), self.now()).await.unwrap()
     }
 
     /// A message of the user.
@@ -278,12 +309,20 @@ impl Fixture {
         listing.items.into_iter().map(|item| item.session.id).collect()
     }
 
+    /// The approvals that a filter leaves, newest first.
+    pub async fn approvals(&self, filter: &ApprovalFilter) -> Vec<Approval> {
+        self.store.approvals(filter, None, ALL).await.unwrap()
+    }
+
     /// Everything that there is of a session.
     pub async fn snapshot(&self, id: SessionId) -> Snapshot {
         Snapshot {
             session: self.store.session(id).await.unwrap(),
             runs: self.store.runs(id, ALL).await.unwrap(),
             log: self.log(id).await,
+            approvals: self
+                .approvals(&ApprovalFilter { session: Some(id), ..ApprovalFilter::default() })
+                .await,
         }
     }
 }

@@ -6,6 +6,7 @@ use jiff::SignedDuration;
 use super::fixture::assert_refused;
 use super::{Fixture, LEASE, TICK};
 use crate::affinity::RunnerProfile;
+use crate::approval::Withdrawal;
 use crate::error::{Conflict, StoreError};
 use crate::event::{EventKind, NewEvent, Payload};
 use crate::ports::{Author, Directive, RunProgress};
@@ -50,6 +51,9 @@ async fn every_write(f: &Fixture, fence: Fence) -> Vec<(&'static str, Result<(),
         ("running", store.advance(fence, RunProgress::RUNNING, now).await.map(drop)),
         ("requeue", store.requeue(fence, now).await.map(drop)),
         ("bind", store.bind(fence, binding, now).await),
+        ("resumable", store.resumable(fence, now).await),
+        ("ask", store.ask(fence, f.new_approval(), now).await.map(drop)),
+        ("withdraw", store.withdraw(fence, f.env.approval_id(), Withdrawal::Expired, now).await.map(drop)),
         ("renew", store.renew(fence, LEASE, now).await.map(drop)),
         ("complete", store.finish(fence, Ending::completed(None), None, now).await.map(drop)),
         ("fail", store.finish(fence, failed, result, now).await.map(drop)),
@@ -223,7 +227,7 @@ pub async fn a_binding_is_written_once(f: &Fixture) {
     refuse(run.fence()).await;
     f.complete(run.fence()).await;
     f.enqueue([f.resume(run.session)]).await;
-    let next = f.claim(&other).await.unwrap();
+    let next = f.claim(&runner).await.unwrap();
     assert_eq!(next.session.binding, Some(binding.clone()));
     refuse(next.run.fence()).await;
 }

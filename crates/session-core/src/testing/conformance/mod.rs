@@ -22,6 +22,8 @@
 mod deadline;
 mod fixture;
 
+pub mod approvals;
+pub mod bindings;
 pub mod budgets;
 pub mod crews;
 pub mod events;
@@ -153,6 +155,32 @@ macro_rules! conformance_cases {
             an_expired_run_with_a_stop_order_is_stopped
             concurrent_reapers_take_each_run_once
             a_life_leaves_exactly_its_events
+        }
+        $crate::conformance_group! { $use $($make)? => bindings:
+            a_binding_becomes_resumable_once
+            nothing_is_resumable_that_is_not_bound
+            a_conversation_from_history_replaces_an_earlier_one_once
+            a_conversation_that_begins_anew_under_the_same_id_is_another
+            one_of_many_concurrent_bindings_wins
+            a_further_run_goes_where_its_conversation_is
+            a_session_that_is_found_by_its_key_is_no_exception
+            another_executor_is_refused_unless_it_begins_from_history
+        }
+        $crate::conformance_group! { $use $($make)? => approvals:
+            a_question_is_there_as_it_was_asked
+            a_question_that_is_asked_again_is_the_same
+            a_session_has_so_many_open_questions_at_once
+            concurrent_questions_keep_to_the_limit
+            the_first_answer_counts
+            a_lasting_answer_is_granted_to_the_session
+            a_withdrawal_leaves_what_was_answered
+            the_end_of_a_run_withdraws_what_it_asked
+            a_run_that_goes_back_withdraws_what_it_asked
+            a_takeover_leaves_what_was_asked
+            approvals_are_listed_newest_first
+            one_of_many_concurrent_answers_wins
+            an_answer_and_a_withdrawal_agree
+            an_answer_and_the_end_of_its_run_agree
         }
         $crate::conformance_group! { $use $($make)? => requeues:
             a_run_goes_back_to_its_place
@@ -314,6 +342,8 @@ mod tests {
         crate::conformance_cases! { names }
 
         pub(super) const LISTED: &[(&str, &[&str], &str)] = &[
+            ("approvals", approvals::CASES, include_str!("approvals.rs")),
+            ("bindings", bindings::CASES, include_str!("bindings.rs")),
             ("sessions", sessions::CASES, include_str!("sessions.rs")),
             ("listing", listing::CASES, include_str!("listing.rs")),
             ("identity", identity::CASES, include_str!("identity.rs")),

@@ -16,6 +16,7 @@ use crate::record;
 use crate::run::{Epoch, Lease, Run, RunKind, RunPhase, RunSpec, RunState};
 use crate::session::NewSession;
 use crate::state::{SessionState, TerminationReason, Trigger};
+use crate::turn::{Asking, PROMPT_MAX, Permissions, Turn};
 
 const TTL: SignedDuration = SignedDuration::from_hours(24);
 
@@ -23,7 +24,18 @@ const TTL: SignedDuration = SignedDuration::from_hours(24);
 pub async fn an_enqueued_run_is_there_as_it_was_given(f: &Fixture) {
     let places =
         [Place::Anywhere, Place::Runner(f.env.runner_id()), Place::Hostname("wörk station".parse().unwrap())];
-    for (place, priority) in places.into_iter().zip([i32::MIN, 0, i32::MAX]) {
+    let full = Turn {
+        prompt: "fix \"it\"\n\\ '--' \u{1f600} ü".into(),
+        from_history: true,
+        permissions: Permissions {
+            allow: vec!["mcp__a__b".parse().unwrap(), "Bash (ü)".parse().unwrap()],
+            asking: Asking::For(SignedDuration::from_millis(90_001)),
+        },
+        model: Some("large-2".into()),
+    };
+    let never = Permissions { asking: Asking::Never, ..Permissions::default() };
+    let turns = [None, Some(full), Some(Turn { permissions: never, ..Turn::new("x".repeat(PROMPT_MAX)) })];
+    for ((place, priority), turn) in places.into_iter().zip([i32::MIN, 0, i32::MAX]).zip(turns) {
         f.advance(TICK);
         let session = f.new_session();
         let new = NewRun {
@@ -32,6 +44,7 @@ pub async fn an_enqueued_run_is_there_as_it_was_given(f: &Fixture) {
                 argv: vec!["sh".into(), "-c".into(), "echo \"$(id)\" '\n' `x` \\ ü".into(), String::new()],
                 env: vec![("EMPTY".into(), String::new()), ("A B".into(), "=\"'\n;".into())],
                 timeout: Some(SignedDuration::from_millis(90_061_001)),
+                turn,
             },
             priority,
             affinity: Affinity { place, executor: "acp".parse().unwrap(), project_dir: Some("/a b".into()) },

@@ -7,6 +7,8 @@ use jiff::SignedDuration;
 
 use super::deadline::in_time;
 use super::{Fixture, LEASE, TICK};
+use crate::approval::Withdrawal;
+use crate::approvals::Verdict;
 use crate::ports::{Author, NewRun, RunProgress};
 use crate::run::{EndKind, Ending, ReasonCode, StopMode};
 use crate::state::{TerminationReason, Trigger};
@@ -106,6 +108,14 @@ pub async fn a_session_wakes_for_every_entry_of_its_log(f: &Fixture) {
     wakes(f, topic, "by the run", f.store.append(Author::Run(fence), message, f.now())).await.unwrap();
     let binding = Fixture::binding(&runner, "one");
     wakes(f, topic, "bound", f.store.bind(fence, binding, f.now())).await.unwrap();
+    let [one, two] = [f.new_approval(), f.new_approval()];
+    let (answered, withdrawn) = (one.id, two.id);
+    wakes(f, topic, "asked", f.store.ask(fence, one, f.now())).await.unwrap();
+    wakes(f, topic, "asked again", f.store.ask(fence, two, f.now())).await.unwrap();
+    let answer = f.store.answer(answered, Fixture::reply(Verdict::Deny, false), f.now());
+    wakes(f, topic, "answered", answer).await.unwrap();
+    let withdraw = f.store.withdraw(fence, withdrawn, Withdrawal::Expired, f.now());
+    wakes(f, topic, "withdrawn", withdraw).await.unwrap();
     wakes(f, topic, "completed", f.complete(fence)).await;
     wakes(f, topic, "idle", f.transition(session, Trigger::IdleTimeout)).await;
     wakes(f, topic, "enqueued again", f.enqueue([f.resume(session)])).await;

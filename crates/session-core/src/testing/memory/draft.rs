@@ -230,6 +230,9 @@ impl Draft {
             ) => return Err(no_step(from, step.name())),
         };
         let run = run.clone();
+        if to == RunPhase::Pending {
+            self.close_those_of(run.session, id, now)?;
+        }
         self.record(run.session, record::run_state(id, Some(from), to, None), now);
         Ok(run)
     }
@@ -261,6 +264,7 @@ impl Draft {
         let to = from.on(RunStep::End(ending.kind))?;
         run.stop = None;
         run.state = RunState::Ended { at: now, ending: ending.clone() };
+        self.close_those_of(session, id, now)?;
         self.record(session, record::run_state(id, Some(from), to, Some(ending)), now);
         let session = self.session(session)?;
         if !session.state.is_terminated() {

@@ -3,6 +3,7 @@
 //! It prefers being obviously right to being fast: every change is made on a copy of everything, which takes the
 //! original's place when it succeeded.
 
+mod approvals;
 mod draft;
 mod events;
 mod keys;
@@ -17,10 +18,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use jiff::Timestamp;
 
 use self::draft::Draft;
+use crate::approval::Approval;
 use crate::error::StoreResult;
 use crate::event::{Event, Origin, Seq};
 use crate::identity::IdentityKey;
-use crate::ids::{CrewId, RunId, SessionId};
+use crate::ids::{ApprovalId, CrewId, RunId, SessionId};
 use crate::ports::Wakes;
 use crate::run::Run;
 use crate::session::ManagedSession;
@@ -38,10 +40,13 @@ pub struct MemoryStore {
 #[derive(Debug, Clone, Default)]
 struct Data {
     sessions: BTreeMap<SessionId, ManagedSession>,
+    /// Which run bound each session.
+    bound_by: BTreeMap<SessionId, RunId>,
     registrations: BTreeMap<IdentityKey, Registration>,
     /// In the order of enqueueing.
     runs: Vec<QueuedRun>,
     crews: BTreeMap<CrewId, Option<u32>>,
+    approvals: BTreeMap<ApprovalId, Approval>,
     /// Shared with the copy, so that a change copies only the logs that it touches.
     logs: BTreeMap<SessionId, Arc<Log>>,
     /// The tokens of each minute since the epoch.

@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::draft::{Draft, no_step};
 use super::{Data, MemoryStore, QueuedRun};
-use crate::affinity::{Place, RunnerProfile};
+use crate::affinity::{Affinity, Place, RunnerProfile};
 use crate::error::{Conflict, StoreError, StoreResult};
 use crate::event::{EventKind, NewEvent, Payload};
 use crate::ids::{CrewId, RunId, RunnerId, SessionId};
@@ -72,18 +72,24 @@ impl RunStore for MemoryStore {
 
     async fn bind(&self, fence: Fence, binding: Binding, now: Timestamp) -> StoreResult<()> {
         self.write(|draft| {
-            let id = draft.held(fence, "bind")?.session;
-            let session = draft.session(id)?;
-            match &session.binding {
-                Some(bound) if *bound == binding => Ok(()),
-                Some(_) => Err(Conflict::Bound(id).into()),
-                None => {
-                    let event = record::bound(fence.run, &binding);
-                    session.binding = Some(binding);
-                    draft.record(id, event, now);
-                    Ok(())
-                }
-            }
+            let run = draft.held(fence, "bind")?.clone();
+            let id = run.session;
+            let by = draft.data.bound_by.get(&id).copied();
+            let held = draft.session(id)?.binding.as_ref().map(|held| (held, by));
+            let Some(binding) = binding.bind(id, held, &run)? else { return Ok(()) };
+            let event = record::bound(run.id, &binding);
+            draft.session(id)?.binding = Some(binding);
+            draft.data.bound_by.insert(id, run.id);
+            draft.record(id, event, now);
+            Ok(())
+        })
+    }
+
+    async fn resumable(&self, fence: Fence, _: Timestamp) -> StoreResult<()> {
+        self.write(|draft| {
+            let id = draft.held(fence, "resumable")?.session;
+            draft.session(id)?.binding.as_mut().ok_or(Conflict::Unbound(id))?.resumable = true;
+            Ok(())
         })
     }
 
@@ -245,13 +251,15 @@ impl Draft {
             },
         };
         let first = !self.data.runs().any(|run| run.session == session);
+        // What was just made is not bound, and gets what was asked for.
+        let affinity = Affinity::of(self.session(session)?, &new.affinity, &new.spec)?;
         let run = Run {
             id: new.id,
             session,
             kind: if first { RunKind::Start } else { RunKind::Resume },
             spec: new.spec,
             priority: new.priority,
-            affinity: new.affinity,
+            affinity,
             crew,
             waiting_for: u32::try_from(after.len()).unwrap_or(u32::MAX),
             epoch: Epoch::default(),

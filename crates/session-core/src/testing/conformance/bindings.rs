@@ -1,0 +1,235 @@
+//! What ties a session to a framework's own conversation: bound once, resumable later, replaced only by one that begins
+//! from the session's log, and where a further run goes because of it.
+
+use futures_util::future::join_all;
+
+use super::Fixture;
+use super::fixture::assert_refused;
+use crate::affinity::{Affinity, Place, RunnerProfile};
+use crate::error::{Conflict, StoreError};
+use crate::event::NewEvent;
+use crate::ids::{RunId, SessionId};
+use crate::names::ExecutorType;
+use crate::ports::{NewRun, RunOf};
+use crate::record;
+use crate::run::{Run, RunPhase, RunSpec};
+use crate::session::{Binding, NewSession};
+use crate::turn::Turn;
+
+/// A run that begins a conversation of its own from the session's log.
+fn from_history(f: &Fixture, session: SessionId) -> NewRun {
+    let turn = Some(Turn { from_history: true, ..Turn::new("go on") });
+    NewRun { spec: RunSpec { turn, ..RunSpec::default() }, ..f.resume(session) }
+}
+
+/// The binding that the session has now.
+async fn binding(f: &Fixture, session: SessionId) -> Option<Binding> {
+    f.store.session(session).await.unwrap().unwrap().binding
+}
+
+/// A run of a new session that bound it to the conversation of this name, resumable, and completed.
+async fn bound(f: &Fixture, runner: &RunnerProfile, conversation: &str) -> Run {
+    let run = f.running(runner).await;
+    f.store.bind(run.fence(), Fixture::binding(runner, conversation), f.now()).await.unwrap();
+    f.store.resumable(run.fence(), f.now()).await.unwrap();
+    f.complete(run.fence()).await
+}
+
+/// A run that is enqueued now, claimed by this runner and started.
+async fn started(f: &Fixture, new: NewRun, runner: &RunnerProfile) -> Run {
+    let [run] = f.enqueue([new]).await;
+    let claimed = f.claim(runner).await.unwrap().run;
+    assert_eq!(claimed.id, run.id, "another run was claimed");
+    f.start(claimed.fence()).await
+}
+
+/// How often a run bound its session, by the log.
+async fn times_bound(f: &Fixture, session: SessionId, run: RunId) -> usize {
+    let bound = |event: &&NewEvent| event.kind.as_str() == "bound" && event.run == Some(run);
+    f.records(session).await.iter().filter(bound).count()
+}
+
+/// What is bound is not resumable until somebody says so, whatever the binding said; then it stays so, also when it is
+/// bound again. Nothing but the binding is recorded.
+pub async fn a_binding_becomes_resumable_once(f: &Fixture) {
+    let runner = f.new_runner();
+    let run = f.running(&runner).await;
+    let given = Binding { resumable: true, ..Fixture::binding(&runner, "one") };
+    f.store.bind(run.fence(), given.clone(), f.now()).await.unwrap();
+    assert_eq!(binding(f, run.session).await, Some(Binding { resumable: false, ..given.clone() }));
+    let log = f.log(run.session).await;
+    assert_eq!(log.last().unwrap().body, record::bound(run.id, &given));
+    f.store.resumable(run.fence(), f.now()).await.unwrap();
+    assert_eq!(binding(f, run.session).await, Some(given.clone()));
+    let before = f.snapshot(run.session).await;
+    assert_eq!(before.log, log);
+    f.store.resumable(run.fence(), f.now()).await.unwrap();
+    f.store.bind(run.fence(), Binding { resumable: false, ..given }, f.now()).await.unwrap();
+    assert_eq!(f.snapshot(run.session).await, before);
+    f.complete(run.fence()).await;
+    let next = started(f, f.resume(run.session), &runner).await;
+    let before = f.snapshot(run.session).await;
+    f.store.resumable(next.fence(), f.now()).await.unwrap();
+    assert_eq!(f.snapshot(run.session).await, before);
+}
+
+/// A session that is not bound has no conversation to resume.
+pub async fn nothing_is_resumable_that_is_not_bound(f: &Fixture) {
+    let run = f.running(&f.new_runner()).await;
+    let before = f.snapshot(run.session).await;
+    assert_refused!(
+        f.store.resumable(run.fence(), f.now()),
+        StoreError::Conflict(Conflict::Unbound(id)) if *id == run.session
+    );
+    assert_eq!(f.snapshot(run.session).await, before);
+}
+
+/// A run that begins from the session's log binds it anew, also elsewhere and to another executor, and only once; the
+/// runs after it are bound to that.
+pub async fn a_conversation_from_history_replaces_an_earlier_one_once(f: &Fixture) {
+    let (runner, codex) = (f.new_runner(), "codex".parse::<ExecutorType>().unwrap());
+    let session = bound(f, &runner, "one").await.session;
+    let other =
+        RunnerProfile { executors: vec![codex.clone()], hostname: "two".parse().unwrap(), ..f.new_runner() };
+    let mut new = from_history(f, session);
+    new.affinity.executor = codex.clone();
+    let run = started(f, new, &other).await;
+    let second = Binding { executor: codex.clone(), ..Fixture::binding(&other, "two") };
+    for resumable in [false, true] {
+        f.store.bind(run.fence(), second.clone(), f.now()).await.unwrap();
+        assert_eq!(binding(f, session).await, Some(Binding { resumable, ..second.clone() }));
+        assert_eq!(f.records(session).await.last(), Some(&record::bound(run.id, &second)));
+        assert_eq!(times_bound(f, session, run.id).await, 1);
+        f.store.resumable(run.fence(), f.now()).await.unwrap();
+    }
+    let refuse = async |run: &Run, names: &[&str]| {
+        let before = f.snapshot(session).await;
+        for name in names {
+            let third = Binding { executor: codex.clone(), ..Fixture::binding(&other, name) };
+            assert_refused!(
+                f.store.bind(run.fence(), third, f.now()),
+                StoreError::Conflict(Conflict::Bound(_))
+            );
+        }
+        assert_eq!(f.snapshot(session).await, before);
+    };
+    refuse(&run, &["one", "three"]).await;
+    f.complete(run.fence()).await;
+    let mut further = f.resume(session);
+    further.affinity.executor = codex.clone();
+    let further = started(f, further, &other).await;
+    refuse(&further, &["one", "three"]).await;
+    f.complete(further.fence()).await;
+    // And once more, by yet another run.
+    let last = started(f, from_history(f, session), &runner).await;
+    f.store.bind(last.fence(), Fixture::binding(&runner, "one"), f.now()).await.unwrap();
+    assert_eq!(binding(f, session).await, Some(Fixture::binding(&runner, "one")));
+    refuse(&last, &["two"]).await;
+}
+
+/// Some frameworks give an id again once their files are gone: that is another conversation all the same, and not
+/// resumable yet.
+pub async fn a_conversation_that_begins_anew_under_the_same_id_is_another(f: &Fixture) {
+    let runner = f.new_runner();
+    let session = bound(f, &runner, "one").await.session;
+    let run = started(f, from_history(f, session), &runner).await;
+    let same = Fixture::binding(&runner, "one");
+    for _ in 0..2 {
+        f.store.bind(run.fence(), same.clone(), f.now()).await.unwrap();
+        assert_eq!(binding(f, session).await, Some(same.clone()));
+        assert_eq!(times_bound(f, session, run.id).await, 1);
+    }
+}
+
+/// Of many who bind at once one wins, and is recorded once; likewise of many that replace.
+pub async fn one_of_many_concurrent_bindings_wins(f: &Fixture) {
+    let runner = f.new_runner();
+    let first = f.running(&runner).await;
+    let session = first.session;
+    let race = async |run: &Run, prefix: &str| {
+        let bindings: Vec<_> = (0..12).map(|n| Fixture::binding(&runner, &format!("{prefix} {n}"))).collect();
+        let bind = |binding: &Binding| f.store.bind(run.fence(), binding.clone(), f.now());
+        let outcomes = join_all(bindings.iter().map(bind)).await;
+        let won: Vec<_> = bindings.iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_ok()).collect();
+        assert_eq!(won.len(), 1, "{outcomes:?}");
+        assert_eq!(binding(f, session).await.as_ref(), Some(won[0].0));
+        assert_eq!(times_bound(f, session, run.id).await, 1);
+    };
+    race(&first, "first").await;
+    f.complete(first.fence()).await;
+    race(&started(f, from_history(f, session), &runner).await, "second").await;
+}
+
+/// A further run of a session that is bound demands the runner, the executor and the directory of its conversation,
+/// whatever was asked for; before that, and when it begins from the log, what was asked for counts.
+pub async fn a_further_run_goes_where_its_conversation_is(f: &Fixture) {
+    let (runner, other) = (f.new_runner(), f.new_runner());
+    let wanted =
+        |place| Affinity { place, executor: ExecutorType::command(), project_dir: Some("/b".into()) };
+    let [unbound] =
+        f.enqueue([NewRun { affinity: wanted(Place::Anywhere), ..f.resume(f.session().await.id) }]).await;
+    assert_eq!(unbound.affinity, wanted(Place::Anywhere));
+    f.claim(&other).await.unwrap();
+
+    let session = bound(f, &runner, "one").await.session;
+    let expected = Affinity {
+        place: Place::Runner(runner.id),
+        executor: ExecutorType::command(),
+        project_dir: Some("/repo".into()),
+    };
+    for place in [Place::Anywhere, Place::Runner(other.id), Place::Hostname("elsewhere".parse().unwrap())] {
+        let [run] = f.enqueue([NewRun { affinity: wanted(place), ..f.resume(session) }]).await;
+        assert_eq!(run.affinity, expected);
+        assert_eq!(f.run(run.id).await, run);
+        assert_eq!(f.claim(&other).await, None, "it holds none of the conversation's files");
+        let elsewhere = RunnerProfile { project_dirs: Some(vec!["/b".into()]), ..runner.clone() };
+        assert_eq!(f.claim(&elsewhere).await, None, "it serves another directory");
+        let fence = f.claim(&runner).await.unwrap().run.fence();
+        f.start(fence).await;
+        f.complete(fence).await;
+    }
+    let anywhere = NewRun { affinity: wanted(Place::Anywhere), ..from_history(f, session) };
+    let [run] = f.enqueue([anywhere]).await;
+    assert_eq!(run.affinity, wanted(Place::Anywhere));
+    assert_eq!(f.claim(&other).await.unwrap().run.id, run.id);
+}
+
+/// The same for a session that is found by its key; one that is made gets what was asked for.
+pub async fn a_session_that_is_found_by_its_key_is_no_exception(f: &Fixture) {
+    let (runner, key) = (f.new_runner(), Some("ticket 7".parse().unwrap()));
+    let keyed = || {
+        let new = NewSession { key: key.clone(), ..f.new_session() };
+        NewRun { of: RunOf::Keyed(Box::new(new)), ..f.new_run() }
+    };
+    let first = started(f, keyed(), &runner).await;
+    assert_eq!(first.affinity.place, Place::Anywhere);
+    f.store.bind(first.fence(), Fixture::binding(&runner, "one"), f.now()).await.unwrap();
+    f.complete(first.fence()).await;
+    let [second] = f.enqueue([keyed()]).await;
+    assert_eq!((second.session, second.affinity.place), (first.session, Place::Runner(runner.id)));
+}
+
+/// Another executor cannot carry a conversation on: nothing is enqueued. From the log it begins one of its own.
+pub async fn another_executor_is_refused_unless_it_begins_from_history(f: &Fixture) {
+    let runner = f.new_runner();
+    let session = bound(f, &runner, "one").await.session;
+    let codex: ExecutorType = "codex".parse().unwrap();
+    let before = f.snapshot(session).await;
+    let mut other = f.resume(session);
+    other.affinity.executor = codex.clone();
+    let (fresh, other_id) = (f.new_run(), other.id);
+    let fresh_id = fresh.id;
+    assert_refused!(
+        f.store.enqueue(vec![fresh, other], None, f.now()),
+        StoreError::Conflict(Conflict::Executor { session: of, bound, wanted })
+            if (*of, bound, wanted) == (session, &ExecutorType::command(), &codex)
+    );
+    for id in [fresh_id, other_id] {
+        assert_eq!(f.store.run(id).await.unwrap(), None);
+    }
+    assert_eq!(f.snapshot(session).await, before);
+    let mut anew = from_history(f, session);
+    anew.affinity.executor = codex.clone();
+    let [run] = f.enqueue([anew]).await;
+    assert_eq!((run.state.phase(), run.affinity.executor), (RunPhase::Pending, codex));
+}
