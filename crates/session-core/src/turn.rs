@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn what_is_not_known_is_refused() {
         let bad = [
-            r#"{}"#,
+            "{}",
             r#"{"prompt":"go","mode":"yolo"}"#,
             r#"{"prompt":"go","permissions":{"deny":[]}}"#,
             r#"{"prompt":"go","permissions":{"asking":"perhaps"}}"#,

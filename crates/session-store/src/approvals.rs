@@ -2,7 +2,6 @@
 
 use jiff::Timestamp;
 use session_core::approval::{Approval, ApprovalState, NewApproval, OPEN_MAX, Reply, Withdrawal};
-use session_core::approvals::CommandSignature;
 use session_core::ids::{ApprovalId, SessionId};
 use session_core::ports::{APPROVALS_PAGE_MAX, ApprovalFilter};
 use session_core::run::{Fence, Run};
@@ -128,7 +127,7 @@ fn columns(approval: &Approval) -> StoreResult<Args> {
         question.tool.as_str(),
         question.title.as_str(),
         argv,
-        command.map(CommandSignature::cwd).map(|cwd| cwd.as_str()),
+        command.map(|command| command.cwd().as_str()),
         question.input.as_str(),
         question.deadline,
         approval.asked_at,

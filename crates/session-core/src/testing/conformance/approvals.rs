@@ -281,12 +281,11 @@ pub async fn the_end_of_a_run_withdraws_what_it_asked(f: &Fixture) {
             _ => None,
         };
         assert_eq!(phase(f, asked[0].id).await, ApprovalPhase::Open, "{way}: it is not over yet");
-        match ending {
-            Some(ending) => drop(f.store.finish(run.fence(), ending, None, f.now()).await.unwrap()),
-            None => {
-                f.advance(LEASE + TICK);
-                assert_eq!(f.store.reap(f.now(), 10).await.unwrap().len(), 1, "{way}");
-            }
+        if let Some(ending) = ending {
+            f.store.finish(run.fence(), ending, None, f.now()).await.unwrap();
+        } else {
+            f.advance(LEASE + TICK);
+            assert_eq!(f.store.reap(f.now(), 10).await.unwrap().len(), 1, "{way}");
         }
         assert!(f.phase(run.id).await.is_ended(), "{way}");
         assert_withdrawn(f, &run, &asked, way).await;
