@@ -81,6 +81,7 @@ async fn run_kept(layout: &Layout, git: &Git, keeper: &KeeperProgram, env: &Env)
         grace_ms: GRACE_MS,
         on_host_loss: OnHostLoss::End,
         cgroup: CgroupPreference::Auto,
+        converses: false,
     };
     let mut supervised = Supervised::start(keeper, &spec).await?;
     loop {
