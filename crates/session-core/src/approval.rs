@@ -18,8 +18,10 @@ use crate::run::Run;
 pub const OPEN_MAX: usize = 64;
 /// The longest title in bytes.
 pub const TITLE_MAX: usize = 2_000;
-/// The longest input of a call in bytes, and the longest command with its directory.
+/// The longest input of a call in bytes.
 pub const INPUT_MAX: usize = 256 * 1024;
+/// The longest command with its directory in bytes.
+pub const COMMAND_MAX: usize = 64 * 1024;
 /// The longest message with an answer in bytes.
 pub const MESSAGE_MAX: usize = 4_000;
 
@@ -197,7 +199,7 @@ impl Question {
         let bytes = command.map_or(0, |command| {
             command.argv().iter().map(String::len).sum::<usize>() + command.cwd().as_str().len()
         });
-        within("command", bytes, INPUT_MAX)
+        within("command", bytes, COMMAND_MAX)
     }
 }
 
@@ -285,6 +287,24 @@ mod tests {
     }
 
     #[test]
+    fn the_largest_question_is_an_event_like_others() {
+        // Each of these bytes takes six in JSON; a number that is too large for one is kept as text.
+        let worst = |bytes| "\u{1}".repeat(bytes);
+        let input = format!("[9e999,\"{}\"]", "\\\\".repeat((INPUT_MAX - 10) / 2));
+        let asked = Approval {
+            question: Question {
+                tool: "x".repeat(ToolName::MAX).parse().unwrap(),
+                title: worst(TITLE_MAX),
+                input: Payload::parse(&input).unwrap(),
+                ..question(Some(&[&worst(COMMAND_MAX - 2)]))
+            },
+            ..approval(None)
+        };
+        assert_eq!(asked.question.check(), Ok(()));
+        assert!(Payload::parse(crate::record::permission(&asked).payload.as_str()).is_ok());
+    }
+
+    #[test]
     fn what_is_too_long_is_named() {
         assert_eq!(question(Some(&["git"])).check(), Ok(()));
         let long = Question { title: "x".repeat(TITLE_MAX + 1), ..question(None) };
@@ -294,7 +314,7 @@ mod tests {
             ("title", "is 2001 bytes long, 2000 are allowed")
         );
         let long = "x".repeat(INPUT_MAX);
-        assert_eq!(question(Some(&[&long, "y"])).check().unwrap_err().part, "command");
+        assert_eq!(question(Some(&[&long[..COMMAND_MAX], "y"])).check().unwrap_err().part, "command");
         let input = Payload::parse(&format!("\"{long}\"")).unwrap();
         assert_eq!(Question { input, ..question(None) }.check().unwrap_err().part, "input");
         let message = Some("x".repeat(MESSAGE_MAX + 1));
