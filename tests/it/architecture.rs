@@ -59,7 +59,7 @@ const EDGES: &[Row] = &[
     Row {
         name: "sandbox",
         ours: "",
-        outside: "camino close_fds landlock libc rustix seccompiler serde serde_json sha2 signal-hook thiserror",
+        outside: "camino close_fds fork landlock libc rustix seccompiler serde serde_json sha2 signal-hook thiserror",
         dev: "proptest tempfile",
         build: "",
     },

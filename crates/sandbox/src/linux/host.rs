@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::wire::{ANSWER_BYTES_MAX, Answer, Request, Stage, VERSION, receive_byte, send};
+use super::wire::{ANSWER_BYTES_MAX, Answer, Request, VERSION, receive_byte, send};
 use crate::launch::{ANSWER_WAIT_MAX, Confined, LaunchError, Lifeline};
 use crate::level::{Level, Offer, Support};
 use crate::policy::{Network, Policy};
@@ -68,7 +68,6 @@ impl SealedPolicy {
         let stdin = stdin.map_or_else(|| File::open("/dev/null").map(OwnedFd::from), Ok).map_err(&failed)?;
         let request = Request {
             version: VERSION,
-            stage: Stage::Outer,
             level,
             digest: self.digest().to_owned(),
             policy: self.policy().clone(),

@@ -1,52 +1,89 @@
-//! The process that stands for a session at full: it starts the first process inside, passes signals on, ends as the
+//! The process that stands for a session at full: it makes the first process inside, passes signals on, ends as the
 //! program ends, and ends the session when its host has ended.
 
 use std::io::{self, Read as _};
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::process::{Child, Command, Stdio};
 
+use fork::{Fork, fork};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::process::{Signal, getpid, kill_process, pidfd_send_signal};
+use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, pidfd_send_signal, waitpid};
+use signal_hook::SigId;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
-use signal_hook::low_level::pipe;
+use signal_hook::low_level::{pipe, unregister};
 
-use super::namespaces;
+use super::namespaces::{self, NetworkMaker};
 use super::self_test::Canary;
-use super::stages::{Given, release_output};
-use super::wire::{Request, Stage, receive_descriptors, refusal, send};
+use super::stages::{self, Given};
+use super::wire::{receive_descriptors, refusal};
 use crate::launcher::REFUSED;
 use crate::level::{Refusal, RefusalCode};
 
 /// The signals that are passed on to the program.
 const PASSED_ON: [i32; 6] = [SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2];
 
-/// Goes into new namespaces, starts the first process in them, and waits for its end.
-pub(super) fn run(given: Given) -> Result<i32, Refusal> {
-    let Given { request, stdin, roots, host } = given;
+/// Goes into new namespaces, makes the first process in them, and waits for its end. Both processes return from here.
+pub(super) fn run(given: Given, host: &OwnedFd) -> Result<i32, Refusal> {
     let canary = Canary::listening()?;
     let signals = Signals::catch()
         .map_err(|error| refusal(RefusalCode::Namespaces, "signals cannot be caught", error))?;
-    let outer = getpid().as_raw_nonzero().get();
-    namespaces::enter(&request.policy.network)?;
-    let request = Request { stage: Stage::Init { canary: canary.name.clone(), outer }, ..request };
-    let (mut first, link) = start(&request, &stdin, &roots, &host).map_err(|error| {
+    let outer = getpid();
+    namespaces::enter()?;
+    let separate = namespaces::separates(&given.request.policy.network);
+    let network = separate.then(NetworkMaker::new).transpose()?;
+    let failed = |error: io::Error| {
         refusal(RefusalCode::Namespaces, "the first process inside cannot be started", error)
-    })?;
-    drop((stdin, roots, request));
-    release_output();
-    let ending = stand_by(&link, &host, &signals);
-    if matches!(ending, Ending::Abandoned) {
-        // The kernel takes everything along that is in the namespace. It may have ended by itself.
-        let _ended = first.kill();
+    };
+    let (here, there) = UnixStream::pair().map_err(failed)?;
+    // There is one thread, as was checked: whatever the child goes on with is whole.
+    let first = match fork().map_err(failed)? {
+        Fork::Child => {
+            signals.let_go();
+            drop(here);
+            let Canary { name, socket } = canary;
+            drop(socket);
+            return stages::init(given, host, &name, outer, &there.into());
+        }
+        Fork::Parent(first) => Pid::from_raw(first),
+    };
+    drop((there, given));
+    if let Some(refusal) = network.and_then(|network| network.make(&here).err()) {
+        // Before the link ends, so that one of the two processes speaks.
+        end(first);
+        return Err(refusal);
     }
-    let code = first.wait().ok().and_then(|status| status.code());
+    stages::release_output();
+    let ending = stand_by(&here, host, &signals);
+    let code = match ending {
+        Ending::Told(_) => buried(first),
+        Ending::Abandoned => end(first),
+    };
     drop(canary);
     Ok(match ending {
         Ending::Told(signal) => end_as(signal, code),
         Ending::Abandoned => end_as(Some(Signal::KILL), None),
     })
+}
+
+/// Ends the first process inside, with which the kernel ends everything that is in its namespace.
+fn end(first: Option<Pid>) -> Option<i32> {
+    if let Some(first) = first {
+        // It may have ended by itself.
+        let _ended = kill_process(first, Signal::KILL);
+    }
+    buried(first)
+}
+
+/// Waits for the end of the first process inside. Its exit code, unless a signal ended it.
+fn buried(first: Option<Pid>) -> Option<i32> {
+    loop {
+        match waitpid(first, WaitOptions::empty()) {
+            Ok(ended) => return ended.and_then(|(_, status)| status.exit_status()),
+            Err(Errno::INTR) => {}
+            Err(_) => return None,
+        }
+    }
 }
 
 /// Why there is nothing more to wait for.
@@ -57,36 +94,31 @@ enum Ending {
     Abandoned,
 }
 
-/// The same program again, as the first process of the namespaces: a fork without a new program would want unsafe code.
-#[expect(clippy::disallowed_methods, reason = "the launcher starts itself, inside the namespaces")]
-fn start(
-    request: &Request,
-    stdin: &OwnedFd,
-    roots: &[OwnedFd],
-    host: &OwnedFd,
-) -> io::Result<(Child, UnixStream)> {
-    let (here, there) = UnixStream::pair()?;
-    let mut descriptors = vec![stdin.as_fd(), host.as_fd()];
-    descriptors.extend(roots.iter().map(OwnedFd::as_fd));
-    send(&here, &serde_json::to_vec(request)?, &descriptors)?;
-    let mut command = Command::new("/proc/self/exe");
-    command.args(std::env::args_os().skip(1)).env_clear().stdin(Stdio::from(OwnedFd::from(there)));
-    Ok((command.spawn()?, here))
-}
-
 /// Signals that came, each on a pipe of its own.
-struct Signals(Vec<(Signal, UnixStream)>);
+struct Signals(Vec<Caught>);
+
+struct Caught {
+    signal: Signal,
+    pipe: UnixStream,
+    catch: SigId,
+}
 
 impl Signals {
     fn catch() -> io::Result<Self> {
         let catch = |number: i32| {
             let (read, write) = UnixStream::pair()?;
             read.set_nonblocking(true)?;
-            pipe::register(number, write)?;
             let signal = Signal::from_named_raw(number).ok_or(io::ErrorKind::InvalidInput)?;
-            Ok((signal, read))
+            Ok(Caught { signal, pipe: read, catch: pipe::register(number, write)? })
         };
         PASSED_ON.into_iter().map(catch).collect::<io::Result<_>>().map(Self)
+    }
+
+    /// In the first process inside: what is sent to it is not for the program.
+    fn let_go(self) {
+        for Caught { catch, .. } in self.0 {
+            unregister(catch);
+        }
     }
 }
 
@@ -97,7 +129,8 @@ fn stand_by(link: &UnixStream, host: &OwnedFd, signals: &Signals) -> Ending {
     // What comes before the program is there is passed on when it is.
     let mut waiting = Vec::new();
     loop {
-        let mut ready: Vec<_> = signals.0.iter().map(|(_, pipe)| PollFd::new(pipe, PollFlags::IN)).collect();
+        let mut ready: Vec<_> =
+            signals.0.iter().map(|caught| PollFd::new(&caught.pipe, PollFlags::IN)).collect();
         ready.push(PollFd::new(link, PollFlags::IN));
         // Asked for nothing, the kernel tells of the end alone.
         ready.push(PollFd::new(host, PollFlags::empty()));
@@ -112,7 +145,7 @@ fn stand_by(link: &UnixStream, host: &OwnedFd, signals: &Signals) -> Ending {
         if host_has_ended {
             return Ending::Abandoned;
         }
-        for ((signal, pipe), ready) in signals.0.iter().zip(&ready) {
+        for (Caught { signal, pipe, .. }, ready) in signals.0.iter().zip(&ready) {
             if !ready.revents().is_empty()
                 && matches!((&mut &*pipe).read(&mut [0; 64]), Ok(count) if count > 0)
             {

@@ -10,13 +10,13 @@ use camino::{Utf8Path, Utf8PathBuf};
 use rustix::fs::{Access, FileType, access, stat};
 use rustix::io::Errno;
 use rustix::process::{
-    DumpableBehavior, PidfdFlags, Signal, WaitOptions, getppid, pidfd_open, set_dumpable_behavior,
+    DumpableBehavior, Pid, PidfdFlags, Signal, WaitOptions, getppid, pidfd_open, set_dumpable_behavior,
     set_parent_process_death_signal, wait,
 };
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
 use super::self_test::{Canary, Target, stream_socket};
-use super::wire::{Answer, Request, Stage, VERSION, receive, refusal, refuse, send_descriptor, write_line};
+use super::wire::{Answer, Request, VERSION, receive, refusal, refuse, send_descriptor, write_line};
 use super::{capabilities, loopback, mounts, namespaces, outer, relay, resources, rules, seccomp, self_test};
 use crate::gap::gaps;
 use crate::launcher::REFUSED;
@@ -33,35 +33,19 @@ const HOSTNAME: &str = "session";
 /// What a launcher was given.
 pub(super) struct Given {
     pub(super) request: Request,
-    /// Stdin of the program.
-    pub(super) stdin: OwnedFd,
     /// The roots, those that may be written first, and the directory of the proxy's socket.
     pub(super) roots: Vec<OwnedFd>,
-    /// Where the answer goes.
-    pub(super) host: OwnedFd,
 }
 
-/// Reads the request and does what it says. Returns the exit code of this process.
+/// Reads the request and does what it says. Returns the exit code of this process, of which there are two at full.
 pub(crate) fn run() -> i32 {
     // Whatever was inherited by accident ends with the next start of a program.
     close_fds::set_fds_cloexec(3, &[]);
-    let Ok(socket) = io::stdin().as_fd().try_clone_to_owned() else { return REFUSED };
-    let (stage, mut given) = match take(&socket) {
-        Ok(taken) => taken,
-        Err(refusal) => {
-            refuse(&socket, refusal);
-            return REFUSED;
-        }
-    };
-    let Ok(host) = given.host.try_clone() else { return REFUSED };
-    let done = match (&stage, given.request.level) {
-        (Stage::Outer, Level::Floor) => floor(given),
-        (Stage::Outer, Level::Full) => outer::run(given),
-        (Stage::Init { canary, outer }, _) => {
-            given.request.stage = Stage::Outer;
-            init(given, canary, *outer, &socket)
-        }
-    };
+    let Ok(host) = io::stdin().as_fd().try_clone_to_owned() else { return REFUSED };
+    let done = take(&host).and_then(|given| match given.request.level {
+        Level::Floor => floor(given, &host),
+        Level::Full => outer::run(given, &host),
+    });
     done.unwrap_or_else(|refusal| {
         refuse(&host, refusal);
         REFUSED
@@ -69,7 +53,7 @@ pub(crate) fn run() -> i32 {
 }
 
 /// Takes the request from the socket, and gives the program's stdin its place.
-fn take(socket: &OwnedFd) -> Result<(Stage, Given), Refusal> {
+fn take(socket: &OwnedFd) -> Result<Given, Refusal> {
     let failed =
         |error: &dyn std::fmt::Display| refusal(RefusalCode::Request, "the request cannot be read", error);
     let parcel = receive(socket).map_err(|error| failed(&error))?;
@@ -86,18 +70,13 @@ fn take(socket: &OwnedFd) -> Result<(Stage, Given), Refusal> {
     }
     single_threaded()?;
     let mut descriptors = parcel.descriptors.into_iter();
-    let mut next = || descriptors.next().ok_or_else(|| failed(&"a descriptor is missing"));
-    let stdin = next()?;
-    let host = match request.stage {
-        Stage::Outer => socket.try_clone().map_err(|error| failed(&error))?,
-        Stage::Init { .. } => next()?,
-    };
+    let stdin = descriptors.next().ok_or_else(|| failed(&"a descriptor is missing"))?;
     let roots: Vec<_> = descriptors.collect();
     if roots.len() != request.policy.open_directories() {
         return Err(failed(&"there are not as many open directories as the policy names"));
     }
     dup2_stdin(&stdin).map_err(|error| failed(&io::Error::from(error)))?;
-    Ok((request.stage.clone(), Given { request, stdin, roots, host }))
+    Ok(Given { request, roots })
 }
 
 /// Landlock and namespaces are taken on by one thread; others would stay outside.
@@ -111,8 +90,8 @@ fn single_threaded() -> Result<(), Refusal> {
 }
 
 /// Floor: confines this process and becomes the program.
-fn floor(given: Given) -> Result<i32, Refusal> {
-    let Given { request, roots, host, .. } = given;
+fn floor(given: Given, host: &OwnedFd) -> Result<i32, Refusal> {
+    let Given { request, roots } = given;
     let policy = &request.policy;
     let canary = Canary::listening()?;
     // A session of its own: no controlling terminal. It fails only for a group's leader, which the host made it.
@@ -133,21 +112,28 @@ fn floor(given: Given) -> Result<i32, Refusal> {
     drop(canary);
     resources::limit_open_files(&policy.limits)?;
     if request.argv.is_empty() {
-        answer(&host, report)?;
+        answer(host, report)?;
         return Ok(0);
     }
     enter(&policy.directory)?;
     let mut command = program(policy, &request.argv)?;
-    answer(&host, report)?;
+    answer(host, report)?;
     // The host reads on until the socket ends, which it does when this succeeds.
     let error = command.exec();
     Err(not_started(&request.argv, error))
 }
 
 /// Full: the first process inside the namespaces. Builds the view, confines itself, starts the program, buries
-/// orphans, and takes everything along when the program ends.
-fn init(given: Given, canary: &str, outer: i32, link: &OwnedFd) -> Result<i32, Refusal> {
-    let Given { request, roots, host, .. } = given;
+/// orphans, and takes everything along when the program ends. `canary` is the name of a socket that must not be
+/// reachable from inside, `outer` the launcher's number outside, and `link` leads to it.
+pub(super) fn init(
+    given: Given,
+    host: &OwnedFd,
+    canary: &str,
+    outer: Pid,
+    link: &OwnedFd,
+) -> Result<i32, Refusal> {
+    let Given { request, roots } = given;
     let policy = &request.policy;
     // A session of its own: no controlling terminal, and a signal to the launcher's group comes once.
     rustix::process::setsid()
@@ -160,7 +146,7 @@ fn init(given: Given, canary: &str, outer: i32, link: &OwnedFd) -> Result<i32, R
     view.close()?;
     let failed = |error: Errno| refusal(RefusalCode::Namespaces, "the host name", io::Error::from(error));
     rustix::system::sethostname(HOSTNAME.as_bytes()).map_err(failed)?;
-    let listener = network(&policy.network)?;
+    let listener = network(&policy.network, link)?;
     let opened = |path: &Utf8PathBuf| {
         mounts::open_root(path)
             .map_err(|error| refusal(RefusalCode::Mounts, format!("the root {path}"), io::Error::from(error)))
@@ -169,9 +155,8 @@ fn init(given: Given, canary: &str, outer: i32, link: &OwnedFd) -> Result<i32, R
         read_write: policy.read_write.iter().map(opened).collect::<Result<_, _>>()?,
         read_only: policy.read_only.iter().map(opened).collect::<Result<_, _>>()?,
     };
-    let outside = rustix::process::Pid::from_raw(outer);
     let spare = spare_socket()?;
-    let target = Target { level: Level::Full, network: &policy.network, canary, spare, outside };
+    let target = Target { level: Level::Full, network: &policy.network, canary, spare, outside: Some(outer) };
     let mut report = confine(&request, &roots, holder, &target)?;
     report.unprotected = view.unprotected;
     report.unprotected.extend(policy.unguarded.iter().map(ToString::to_string));
@@ -179,7 +164,7 @@ fn init(given: Given, canary: &str, outer: i32, link: &OwnedFd) -> Result<i32, R
     resources::limit_open_files(&policy.limits)?;
     lifeline(link)?;
     if request.argv.is_empty() {
-        answer(&host, report)?;
+        answer(host, report)?;
         return Ok(0);
     }
     if let Some(listener) = listener {
@@ -190,12 +175,11 @@ fn init(given: Given, canary: &str, outer: i32, link: &OwnedFd) -> Result<i32, R
     outer_may_signal(&child, link);
     release_output();
     if let Some(account) = account {
-        send_descriptor(&host, account).map_err(|error| {
+        send_descriptor(host, account).map_err(|error| {
             refusal(RefusalCode::Request, "the host cannot be given an account of the session", error)
         })?;
     }
-    answer(&host, report)?;
-    drop(host);
+    answer(host, report)?;
     Ok(bury(&mut child, link))
 }
 
@@ -237,8 +221,11 @@ fn spare_socket() -> Result<OwnedFd, Refusal> {
         .map_err(|error| refusal(RefusalCode::SelfTest, "a socket for the self-test", io::Error::from(error)))
 }
 
-/// The network inside: the loopback interface, and the relay's port.
-fn network(network: &Network) -> Result<Option<TcpListener>, Refusal> {
+/// The network inside: a namespace, the loopback interface, and the relay's port.
+fn network(network: &Network, link: &OwnedFd) -> Result<Option<TcpListener>, Refusal> {
+    if namespaces::separates(network) {
+        namespaces::follow(link)?;
+    }
     match network {
         Network::Open | Network::None => Ok(None),
         Network::Loopback => loopback::switch_on().map(|()| None),
@@ -320,7 +307,7 @@ fn answer(host: &OwnedFd, report: Report) -> Result<(), Refusal> {
 
 /// Sends the outer launcher a handle on the program, so that it can pass signals on.
 fn outer_may_signal(child: &Child, link: &OwnedFd) {
-    let pid = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw);
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     if let Some(handle) = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) {
         // Without it signals are not passed on; the end still comes by the lifeline.
         let _not_sent = send_descriptor(link, handle);

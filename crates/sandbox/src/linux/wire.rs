@@ -21,13 +21,13 @@ use crate::policy::{PATHS_MAX, Policy};
 use crate::report::Report;
 
 /// Both sides are one build; the number catches a launcher that was replaced under a running host.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 /// The largest request, in bytes: the longest argument list that Linux takes, and the environment once more.
 pub(super) const REQUEST_BYTES_MAX: usize = 8 << 20;
 /// The longest answer, in bytes.
 pub(super) const ANSWER_BYTES_MAX: u64 = 1 << 20;
-/// The roots, the text, stdin and the answer's socket.
-const DESCRIPTORS_MAX: usize = 2 * PATHS_MAX + 4;
+/// The roots, the directory of the proxy's socket, the text and stdin.
+const DESCRIPTORS_MAX: usize = 2 * PATHS_MAX + 3;
 const SEALS: SealFlags = SealFlags::from_bits_retain(
     SealFlags::SEAL.bits() | SealFlags::SHRINK.bits() | SealFlags::GROW.bits() | SealFlags::WRITE.bits(),
 );
@@ -36,27 +36,11 @@ const SEALS: SealFlags = SealFlags::from_bits_retain(
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Request {
     pub(super) version: u32,
-    pub(super) stage: Stage,
     pub(super) level: Level,
     pub(super) digest: String,
     pub(super) policy: Policy,
     /// The program and its arguments. Empty: confine, check, report, and start nothing.
     pub(super) argv: Vec<String>,
-}
-
-/// Which process of the launcher reads a request.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Stage {
-    /// The one that the host started.
-    Outer,
-    /// The first process inside the namespaces.
-    Init {
-        /// A Unix socket in the abstract namespace that must not be reachable from inside.
-        canary: String,
-        /// Pid of the outer launcher on the host.
-        outer: i32,
-    },
 }
 
 /// What the launcher answers, in one line, before the program starts.
