@@ -1,7 +1,8 @@
 //! Turns rules about system calls into a program that the kernel runs for each of them.
 //!
-//! It finds the rules of a call by halving their list, so a call without rules costs a few comparisons. The kernel tries
-//! the program with every number when it is installed, and skips it later for those that are always let through.
+//! It finds what becomes of a call by halving the numbers, in ranges that are treated alike, so a call without rules costs
+//! a few comparisons. The kernel checks and translates each instruction when the program is installed, and tries it with
+//! every number, so as to skip it later for those that are always let through: a short program is a quick start.
 
 use std::collections::BTreeMap;
 
@@ -85,40 +86,54 @@ impl Calls {
             step(JUMP_GREATER, newest, 0, 1),
             done(MISSING),
         ];
-        let all: Vec<_> = self.0.iter().map(|(call, treatment)| (*call, block(treatment))).collect();
-        program.extend(tree(&all));
+        program.extend(tree(&self.ranges()));
         program
     }
-}
 
-/// Finds the block of a call, or lets it through.
-fn tree(calls: &[(u32, BpfProgram)]) -> BpfProgram {
-    match calls {
-        [] => vec![done(libc::SECCOMP_RET_ALLOW)],
-        [(call, block)] => {
-            let mut program = vec![step(JUMP_EQUAL, *call, 1, 0), done(libc::SECCOMP_RET_ALLOW)];
-            program.extend_from_slice(block);
-            program
+    /// The first number of each range whose calls are treated alike, up to the next one; `None` lets them through.
+    fn ranges(&self) -> Vec<Range<'_>> {
+        let mut ranges: Vec<Range<'_>> = vec![(0, None)];
+        let mut begin = |first, treatment| {
+            ranges.pop_if(|last| last.0 == first);
+            if ranges.last().is_none_or(|last| last.1 != treatment) {
+                ranges.push((first, treatment));
+            }
+        };
+        for (call, treatment) in &self.0 {
+            begin(*call, Some(treatment));
+            begin(call.saturating_add(1), None);
         }
-        _ => {
-            let (lower, upper) = calls.split_at(calls.len() / 2);
-            let first = upper.first().map_or(u32::MAX, |(call, _)| *call);
-            let lower = tree(lower);
-            // Both sides may be longer than a comparison can jump.
-            let over = u32::try_from(lower.len()).unwrap_or(u32::MAX);
-            let mut program = vec![step(JUMP_NOT_LESS, first, 0, 1), step(JUMP, over, 0, 0)];
-            program.extend(lower);
-            program.extend(tree(upper));
-            program
-        }
+        ranges
     }
 }
 
-fn block(treatment: &Treatment) -> BpfProgram {
+/// Where a range begins, and how its calls are treated.
+type Range<'c> = (u32, Option<&'c Treatment>);
+
+/// Finds the range of a call, and does with it what is done there.
+fn tree(ranges: &[Range<'_>]) -> BpfProgram {
+    let (lower, upper) = ranges.split_at(ranges.len() / 2);
+    let (Some(_), Some((first, _))) = (lower.first(), upper.first()) else {
+        return block(upper.first().and_then(|(_, treatment)| *treatment));
+    };
+    let (lower, upper) = (tree(lower), tree(upper));
+    let over = u32::try_from(lower.len()).unwrap_or(u32::MAX);
+    let mut program = u8::try_from(over).map_or_else(
+        // Further than a comparison can jump.
+        |_| vec![step(JUMP_NOT_LESS, *first, 0, 1), step(JUMP, over, 0, 0)],
+        |over| vec![step(JUMP_NOT_LESS, *first, over, 0)],
+    );
+    program.extend(lower);
+    program.extend(upper);
+    program
+}
+
+fn block(treatment: Option<&Treatment>) -> BpfProgram {
     match treatment {
-        Treatment::Missing => vec![done(MISSING)],
-        Treatment::Refused => vec![done(REFUSED)],
-        Treatment::RefusedIf(rules) => {
+        None => vec![done(libc::SECCOMP_RET_ALLOW)],
+        Some(Treatment::Missing) => vec![done(MISSING)],
+        Some(Treatment::Refused) => vec![done(REFUSED)],
+        Some(Treatment::RefusedIf(rules)) => {
             let mut program: BpfProgram = rules.iter().flat_map(|rule| compare(rule)).collect();
             program.push(done(libc::SECCOMP_RET_ALLOW));
             program
@@ -257,6 +272,17 @@ pub(super) mod tests {
         for high in [0, 1 << 32, u64::MAX << 32] {
             assert_eq!(run(&program, ARCHITECTURE, 3, [0, high | 5, 0, 0, 0, 0]), REFUSED);
         }
+    }
+
+    #[test]
+    fn neighbours_that_are_treated_alike_are_one_range() {
+        let length = |numbers: std::ops::Range<c_long>| {
+            let mut calls = Calls::default();
+            numbers.for_each(|call| calls.set(call, Treatment::Refused));
+            calls.program(ARCHITECTURE, 50).len()
+        };
+        assert_eq!(length(3..4), length(3..30));
+        assert!(length(0..4) < length(3..4), "there is nothing before the first");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Whatever is not put there does not exist inside, so it can be neither looked at nor changed: no names, no sizes,
 //! no sockets.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -42,6 +43,8 @@ const TERMINALS: MountFlags = MountFlags::NOSUID.union(MountFlags::NOEXEC);
 struct Builder {
     root: OwnedFd,
     rules: Vec<Strictness>,
+    /// The directories that are there.
+    made: BTreeSet<Utf8PathBuf>,
 }
 
 /// A tree that waits for its place.
@@ -63,7 +66,8 @@ pub(super) fn build(policy: &Policy, approved: &[OwnedFd]) -> Result<View, Refus
     let root = file_system("tmpfs", &[("size", SKELETON_BYTES.to_string()), ("mode", "755".to_owned())])?;
     move_mount(&root, "", CWD, SCAFFOLD, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
         .map_err(|error| failed("the new root cannot be attached", error))?;
-    let mut builder = Builder { root, rules: vec![Strictness { target: "/".into(), flags: READ }] };
+    let rules = vec![Strictness { target: "/".into(), flags: READ }];
+    let mut builder = Builder { root, rules, made: BTreeSet::from(["/".into()]) };
     builder.skeleton(policy)?;
     for tree in system.into_iter().chain(devices).chain(roots) {
         builder.attach(tree)?;
@@ -106,15 +110,12 @@ impl Builder {
         }
         let size = || ("size", policy.limits.tmp_bytes.to_string());
         let open = || ("mode", "1777".to_owned());
-        let closed = || ("mode", "755".to_owned());
-        let small = || ("size", SKELETON_BYTES.to_string());
         self.mount("/tmp", file_system("tmpfs", &[size(), open()])?, WRITE)?;
-        self.mount("/run", file_system("tmpfs", &[small(), closed()])?, READ)?;
-        self.mount("/dev", file_system("tmpfs", &[small(), closed()])?, READ)?;
         self.mount("/dev/shm", file_system("tmpfs", &[size(), open()])?, WRITE)?;
         let terminals = [("ptmxmode", "0666".to_owned()), ("mode", "0620".to_owned())];
         self.mount("/dev/pts", file_system("devpts", &terminals)?, TERMINALS)?;
         self.mount("/proc", file_system("proc", &[])?, READ | MountFlags::NOEXEC)?;
+        self.directories(Utf8Path::new("/run"))?;
         self.directories(Utf8Path::new("/var"))?;
         for (target, link) in [
             ("/tmp", "var/tmp"),
@@ -155,22 +156,23 @@ impl Builder {
     }
 
     /// The directory with all above it. Those of a tree that is attached already are there.
-    fn directories(&self, path: &Utf8Path) -> Result<(), Refusal> {
-        let mut above: Vec<_> = path.ancestors().filter(|above| *above != "/").collect();
-        above.reverse();
-        for directory in above {
+    fn directories(&mut self, path: &Utf8Path) -> Result<(), Refusal> {
+        let mut missing: Vec<_> = path.ancestors().take_while(|above| !self.made.contains(*above)).collect();
+        while let Some(directory) = missing.pop() {
             match mkdirat(&self.root, relative(directory), Mode::from_raw_mode(0o755)) {
-                Ok(()) | Err(Errno::EXIST) => {}
+                Ok(()) | Err(Errno::EXIST) => self.made.insert(directory.to_owned()),
                 Err(error) => return Err(failed(&format!("the place {directory} cannot be made"), error)),
-            }
+            };
         }
         Ok(())
     }
 
     /// Puts nothing in the place of what `/proc` should not tell.
     fn mask(&mut self) -> Result<(), Refusal> {
-        let null = self.open(Utf8Path::new("/dev/null"));
-        let null = null.map_err(|error| failed("/dev/null", error))?;
+        let null = Utf8Path::new("/dev/null");
+        // Each cover is then strict from the start. If this cannot be done here, all of them are made so in the end.
+        let _loose = mount_remount(format!("{SCAFFOLD}{null}"), MountFlags::BIND | DEVICE, c"");
+        let null = self.open(null).map_err(|error| failed("/dev/null", error))?;
         for name in system::PROC_MASKED {
             let path = Utf8Path::new("/proc").join(name);
             // Some kernels do not have it.
@@ -201,7 +203,7 @@ impl Builder {
     /// be neither replaced nor renamed.
     fn protect(&mut self, policy: &Policy) -> Result<Vec<String>, Refusal> {
         let mut unprotected = Vec::new();
-        let mut pinned = std::collections::BTreeSet::new();
+        let mut pinned = BTreeSet::new();
         for path in &policy.protected {
             let pins = path
                 .ancestors()

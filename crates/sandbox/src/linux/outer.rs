@@ -4,6 +4,8 @@
 use std::io::{self, Read as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use fork::{Fork, fork};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -11,6 +13,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, pidfd_send_signal, waitpid};
 use signal_hook::SigId;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::flag;
 use signal_hook::low_level::{pipe, unregister};
 
 use super::namespaces::{self, NetworkMaker};
@@ -94,31 +97,47 @@ enum Ending {
     Abandoned,
 }
 
-/// Signals that came, each on a pipe of its own.
-struct Signals(Vec<Caught>);
+/// Signals that came, and a pipe that tells of each.
+struct Signals {
+    caught: Vec<Caught>,
+    pipe: UnixStream,
+}
 
 struct Caught {
     signal: Signal,
-    pipe: UnixStream,
-    catch: SigId,
+    came: Arc<AtomicBool>,
+    actions: [SigId; 2],
 }
 
 impl Signals {
     fn catch() -> io::Result<Self> {
+        let (read, write) = UnixStream::pair()?;
+        read.set_nonblocking(true)?;
         let catch = |number: i32| {
-            let (read, write) = UnixStream::pair()?;
-            read.set_nonblocking(true)?;
             let signal = Signal::from_named_raw(number).ok_or(io::ErrorKind::InvalidInput)?;
-            Ok(Caught { signal, pipe: read, catch: pipe::register(number, write)? })
+            let came = Arc::new(AtomicBool::new(false));
+            // In this order: what the pipe tells of is there.
+            let actions =
+                [flag::register(number, Arc::clone(&came))?, pipe::register(number, write.try_clone()?)?];
+            Ok(Caught { signal, came, actions })
         };
-        PASSED_ON.into_iter().map(catch).collect::<io::Result<_>>().map(Self)
+        let caught = PASSED_ON.into_iter().map(catch).collect::<io::Result<_>>()?;
+        Ok(Self { caught, pipe: read })
     }
 
     /// In the first process inside: what is sent to it is not for the program.
     fn let_go(self) {
-        for Caught { catch, .. } in self.0 {
-            unregister(catch);
+        for action in self.caught.into_iter().flat_map(|caught| caught.actions) {
+            unregister(action);
         }
+    }
+
+    /// Those that have come since.
+    fn take(&self) -> impl Iterator<Item = Signal> {
+        // Before the flags are looked at: what comes after that tells again.
+        let _nothing_more = (&self.pipe).read(&mut [0; 64]);
+        let came = self.caught.iter().filter(|caught| caught.came.swap(false, Ordering::SeqCst));
+        came.map(|caught| caught.signal)
     }
 }
 
@@ -129,28 +148,24 @@ fn stand_by(link: &UnixStream, host: &OwnedFd, signals: &Signals) -> Ending {
     // What comes before the program is there is passed on when it is.
     let mut waiting = Vec::new();
     loop {
-        let mut ready: Vec<_> =
-            signals.0.iter().map(|caught| PollFd::new(&caught.pipe, PollFlags::IN)).collect();
-        ready.push(PollFd::new(link, PollFlags::IN));
-        // Asked for nothing, the kernel tells of the end alone.
-        ready.push(PollFd::new(host, PollFlags::empty()));
+        let mut ready = [
+            PollFd::new(&signals.pipe, PollFlags::IN),
+            PollFd::new(link, PollFlags::IN),
+            // Asked for nothing, the kernel tells of the end alone.
+            PollFd::new(host, PollFlags::empty()),
+        ];
         match poll(&mut ready, None) {
             Ok(_) => {}
             Err(Errno::INTR) => continue,
             // A lifeline that is not watched is none.
             Err(_) => return Ending::Abandoned,
         }
-        let mut is_ready = || ready.pop().is_some_and(|poll| !poll.revents().is_empty());
-        let (host_has_ended, link_is_ready) = (is_ready(), is_ready());
+        let [signals_came, link_is_ready, host_has_ended] = ready.map(|poll| !poll.revents().is_empty());
         if host_has_ended {
             return Ending::Abandoned;
         }
-        for (Caught { signal, pipe, .. }, ready) in signals.0.iter().zip(&ready) {
-            if !ready.revents().is_empty()
-                && matches!((&mut &*pipe).read(&mut [0; 64]), Ok(count) if count > 0)
-            {
-                waiting.push(*signal);
-            }
+        if signals_came {
+            waiting.extend(signals.take());
         }
         if link_is_ready {
             match program {

@@ -150,6 +150,8 @@ fn no_namespaces_is_floor() {
     for (flag, error) in [(0x2000_0000, libc::EINVAL), (0x4000_0000, NOT_PERMITTED)] {
         offers(&unshare(flag, error), Some(RefusalCode::Namespaces), None);
     }
+    // The network's is made by one process, and the other one follows.
+    offers(&[lacks(libc::SYS_setns, NOT_PERMITTED)], Some(RefusalCode::Namespaces), None);
 }
 
 /// As where `AppArmor` lets a namespace be made and takes its capabilities.
@@ -197,6 +199,8 @@ fn a_machine_that_lies_is_found_out() {
     refuses(&[lacks(libc::SYS_landlock_restrict_self, DONE)], RefusalCode::SelfTest);
     refuses(&[lacks(libc::SYS_seccomp, DONE)], RefusalCode::SelfTest);
     offers(&[lacks(libc::SYS_unshare, DONE)], Some(RefusalCode::Namespaces), None);
+    offers(&[lacks_with_bits(libc::SYS_unshare, 0, 0x4000_0000, DONE)], Some(RefusalCode::Namespaces), None);
+    offers(&[lacks(libc::SYS_setns, DONE)], Some(RefusalCode::Namespaces), None);
     for call in [libc::SYS_move_mount, libc::SYS_pivot_root, libc::SYS_umount2] {
         offers(&[lacks(call, DONE)], Some(RefusalCode::Mounts), None);
     }
