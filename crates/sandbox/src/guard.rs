@@ -12,15 +12,17 @@ use crate::elsewhere::Directory;
 use crate::linux::names::Directory;
 use crate::policy::is_inside;
 
+mod discovery;
 mod look;
 pub(crate) mod names;
 pub(crate) mod nested;
 mod protected;
 mod repository;
 
+pub use discovery::{Discovered, Misleading, discover, is_own_part, own_part, repositories_inside};
 use look::{COMMON_DIRECTORY, Subject, USUAL, is_empty, is_usual, look};
 use names::{Budget, mark};
-pub use protected::{Guarded, git_paths, guarded};
+pub use protected::{Guarded, git_paths, guarded, of_git};
 use repository::Repository;
 
 /// Settings of one worktree, which count where a repository says so.

@@ -34,6 +34,11 @@ pub struct SandboxSpec {
     pub network: NetworkSpec,
     /// What each of its runs may use up.
     pub limits: ProcessLimits,
+    /// Real path of the git repository of its project, as it was when the session was made: where objects, refs and
+    /// configuration are. The host's git goes nowhere else for this session. `None` where there was none, and in records
+    /// from before: then it is found anew, by the strict rule.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub repository: Option<Utf8PathBuf>,
 }
 
 /// How much the kernel must enforce.
@@ -400,11 +405,12 @@ mod tests {
             write: BTreeSet::from(["/srv/data".into()]),
             network: NetworkSpec::Allow(BTreeSet::from([endpoint("api.example.com:443")])),
             limits: ProcessLimits { processes: Some(64), ..ProcessLimits::NONE },
+            repository: Some("/srv/project/.git".into()),
         };
         let text = serde_json::to_string(&spec).unwrap();
         assert_eq!(
             text,
-            r#"{"level":"full","read":["/opt/tools"],"write":["/srv/data"],"network":{"allow":["api.example.com:443"]},"limits":{"memory_bytes":null,"processes":64,"file_size_bytes":null,"write_bytes":null}}"#
+            r#"{"level":"full","read":["/opt/tools"],"write":["/srv/data"],"network":{"allow":["api.example.com:443"]},"limits":{"memory_bytes":null,"processes":64,"file_size_bytes":null,"write_bytes":null},"repository":"/srv/project/.git"}"#
         );
         assert_eq!(serde_json::from_str::<SandboxSpec>(&text).unwrap(), spec);
     }

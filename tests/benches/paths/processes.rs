@@ -5,6 +5,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::process::{Command, Stdio};
 
 use camino::{Utf8Path, Utf8PathBuf};
+use session_core::SandboxSpec;
 use session_core::affinity::Place;
 use session_core::ports::RunStore as _;
 use session_core::{Env, WorkspaceKind};
@@ -64,8 +65,13 @@ pub(crate) async fn spawn(bench: &mut Bench) -> Outcome {
 
 async fn run_kept(layout: &Layout, git: &Git, keeper: &KeeperProgram, env: &Env) -> Outcome {
     let session = env.session_id();
-    let request =
-        WorkspaceRequest { session, kind: WorkspaceKind::Scratch, project: None, base: None, confined: true };
+    let request = WorkspaceRequest {
+        session,
+        kind: WorkspaceKind::Scratch,
+        project: None,
+        base: None,
+        sandbox: SandboxSpec::default(),
+    };
     let workspace = prepare(layout, git, &request)?;
     let spec = KeeperSpec {
         session,

@@ -2,7 +2,6 @@
 
 use jiff::Timestamp;
 use session_core::ports::{Page, SessionFilter, SessionStore as _};
-use session_core::sandbox::SandboxLevel;
 use session_core::session::SessionSummary;
 use session_core::state::{SessionState, TerminationReason, Trigger};
 use session_core::{RunPhase, RunnerId, WorkspaceKind};
@@ -77,8 +76,8 @@ impl Cleaner {
         }
         let directory = self.layout.session(summary.session.id);
         let git = self.git.clone();
-        let confined = is_confined(summary);
-        blocking(move || Some(inspect_worktree(&git, &directory.work(), &directory.branch(), confined))).await
+        let sandbox = summary.session.sandbox.clone();
+        blocking(move || Some(inspect_worktree(&git, &directory, &sandbox))).await
     }
 
     /// Terminates the session first, so that nobody begins to work in what goes.
@@ -89,20 +88,16 @@ impl Cleaner {
             self.store.transition(id, trigger, self.now).await?;
         }
         let (layout, git) = (self.layout.clone(), self.git.clone());
-        let (force, archive, confined) = (request.force, request.archive, is_confined(summary));
+        let (force, archive, sandbox) = (request.force, request.archive, summary.session.sandbox.clone());
         let removed = blocking(move || {
             let (project, kind) = (workspace.project.as_deref(), workspace.kind);
-            remove(&layout, &git, &Removal { session: id, kind, project, force, archive, confined })
+            let removal = Removal { session: id, kind, project, force, archive, sandbox: &sandbox };
+            remove(&layout, &git, &removal)
         });
         let removed = removed.await?.map_err(|error| Failure::of(Kind::Error, &error))?;
         self.store.workspace_removed(id, self.now).await?;
         Ok(removed.archive.map(|path| path.to_string()))
     }
-}
-
-/// Whether a sandbox has held the session.
-fn is_confined(summary: &SessionSummary) -> bool {
-    summary.session.sandbox.level != SandboxLevel::Off
 }
 
 /// A session whose last run is over counts as ended, for as long as nobody resumes it.

@@ -117,6 +117,7 @@ fn refused(error: &ScopeError) -> Failure {
         ScopeError::Unenforced { .. } => failure.hint("leave it out, or leave out --sandbox=off"),
         ScopeError::Directory { .. }
         | ScopeError::HoldsData { .. }
+        | ScopeError::Repository { .. }
         | ScopeError::NetworkWantsFull { .. }
         | ScopeError::TooMany { .. }
         | ScopeError::TooLittle { .. } => failure,

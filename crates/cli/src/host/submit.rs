@@ -144,6 +144,8 @@ impl Operations {
         let mut differ = |is_so: bool, what: &'static str| differs.extend(is_so.then_some(what));
         differ(wire.budget != BudgetWire::default() && budget != session.budget, "limits");
         differ(label.is_some() && label != session.label, "a label");
+        // Which repository it was is nothing that was asked for.
+        let sandbox = SandboxSpec { repository: session.sandbox.repository.clone(), ..sandbox };
         differ(wire.sandbox != SandboxWire::default() && sandbox != session.sandbox, "a sandbox");
         differ(wire.metadata != "{}" && metadata != session.metadata, "metadata");
         differ((kind, &project) != (session.workspace.kind, &session.workspace.project), "a workspace");

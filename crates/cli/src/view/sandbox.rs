@@ -34,7 +34,7 @@ pub struct SandboxView {
 impl SandboxView {
     /// Of a session.
     pub fn new(spec: &SandboxSpec) -> Self {
-        let SandboxSpec { level, read, write, network, limits } = spec;
+        let SandboxSpec { level, read, write, network, limits, repository: _ } = spec;
         let net_allow = match network {
             NetworkSpec::Allow(endpoints) => endpoints.iter().map(ToString::to_string).collect(),
             NetworkSpec::Open | NetworkSpec::None | NetworkSpec::Loopback => Vec::new(),

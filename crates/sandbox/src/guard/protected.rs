@@ -85,6 +85,12 @@ pub fn guarded(workspaces: &[Utf8PathBuf]) -> Guarded {
     guarded
 }
 
+/// Hooks, configuration and modules of a repository, for whoever changes the rest of it.
+#[must_use]
+pub fn of_git(repository: &Utf8Path) -> Guarded {
+    Guarded { paths: paths_in(repository, OF_GIT), unguarded: BTreeSet::new() }
+}
+
 fn of_repository(
     place: &Utf8Path,
     workspaces: &BTreeSet<Utf8PathBuf>,

@@ -37,29 +37,33 @@ pub(super) fn find(workspace: &Utf8Path) -> Option<Repository> {
     let directory = Directory::open(workspace)?;
     match directory.find(".git".into()) {
         Found::Directory => Some(Repository::Main),
-        Found::File { .. } => Some(worktree(&directory, workspace).unwrap_or(Repository::Pointer)),
+        Found::File { .. } => Some(match worktree(&directory, workspace) {
+            Some((own, common)) => Repository::Worktree { own, common },
+            None => Repository::Pointer,
+        }),
         Found::Link(_) => Some(Repository::Pointer),
         Found::Nothing | Found::BehindLink | Found::Special | Found::Unreadable => None,
     }
 }
 
-fn worktree(directory: &Directory, workspace: &Utf8Path) -> Option<Repository> {
+/// The two parts of the repository that a worktree's pointer leads to, if it points back.
+pub(super) fn worktree(directory: &Directory, workspace: &Utf8Path) -> Option<(Utf8PathBuf, Utf8PathBuf)> {
     let own = line(directory, ".git", "gitdir: ").and_then(|target| plain(workspace, &target))?;
     let worktrees = own.parent().filter(|path| path.file_name() == Some("worktrees"))?;
     let common = worktrees.parent()?.to_owned();
     let back = line(&Directory::open(&own)?, "gitdir", "").and_then(|target| plain(&own, &target))?;
     let is_here = fs::canonicalize(back).ok()? == fs::canonicalize(workspace.join(".git")).ok()?;
-    is_here.then_some(Repository::Worktree { own, common })
+    is_here.then_some((own, common))
 }
 
 /// What follows `prefix` in a file of one line.
-fn line(directory: &Directory, name: &str, prefix: &str) -> Option<Utf8PathBuf> {
+pub(super) fn line(directory: &Directory, name: &str, prefix: &str) -> Option<Utf8PathBuf> {
     let text = String::from_utf8(directory.read(name.into(), POINTER_BYTES_MAX)?).ok()?;
     Some(text.trim_end_matches(['\n', '\r']).strip_prefix(prefix)?.into())
 }
 
 /// The absolute path without `.` and `..`, by its letters alone.
-fn plain(base: &Utf8Path, path: &Utf8Path) -> Option<Utf8PathBuf> {
+pub(super) fn plain(base: &Utf8Path, path: &Utf8Path) -> Option<Utf8PathBuf> {
     let mut plain = Utf8PathBuf::new();
     for component in base.join(path).components() {
         match component {

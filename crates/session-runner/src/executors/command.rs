@@ -10,7 +10,6 @@ use session_core::event::Payload;
 use session_core::history::History;
 use session_core::ports::RunProgress;
 use session_core::run::{EndKind, Ending, Fence, ReasonCode, Run, StopMode};
-use session_core::sandbox::SandboxLevel;
 use session_core::{ManagedSession, RunPhase};
 use session_manager::recovery;
 use session_manager::{Coordinator, InFlight};
@@ -286,7 +285,7 @@ impl Execution {
             kind: self.session.workspace.kind,
             project: self.session.workspace.project.clone(),
             base: None,
-            confined: self.session.sandbox.level != SandboxLevel::Off,
+            sandbox: self.session.sandbox.clone(),
         };
         let failed =
             |message: String| Ending::because(EndKind::Failed, ReasonCode::WorkspaceFailed, None, message);

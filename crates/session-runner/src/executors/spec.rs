@@ -1,6 +1,5 @@
 //! What a keeper is told to start: in which sandbox, with which environment, under which limits.
 
-use std::fs;
 use std::sync::Arc;
 
 use camino::Utf8PathBuf;
@@ -17,7 +16,7 @@ use crate::confinement::Launcher;
 use crate::egress::{Denied, Egress};
 use crate::process::{Applied, CgroupPreference, Confinement, KeeperSpec, Setting, TreeLimits, protocol};
 use crate::scope::{Grounds, network, policy, wanted, watched};
-use crate::workspace::{HostEnvironment, RunPlace, SessionDir, Workspace, child_environment};
+use crate::workspace::{HostEnvironment, Noted, RunPlace, SessionDir, Workspace, child_environment};
 
 impl Execution {
     /// All that the run's keeper needs to know.
@@ -159,7 +158,7 @@ impl Made {
     /// The setting, and what is watched. A policy is approved here: its directories are held to be what they are at this
     /// moment. Otherwise a sentence that says why it cannot be had.
     fn setting(self) -> Result<(Setting, Vec<Utf8PathBuf>), String> {
-        let repository = fs::read_to_string(self.directory.repository()).ok().map(Utf8PathBuf::from);
+        let repository = Noted::read(&self.directory).map(|noted| noted.common);
         let grounds = Grounds {
             directory: &self.directory,
             kind: self.kind,

@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 
 use camino::{Utf8Path, Utf8PathBuf};
+use sandbox::guard::{Misleading, discover};
 use sandbox::{PathReason, Policy, PolicyError};
 use session_core::sandbox::{NAMED_MAX, NetworkSpec, ProcessLimits, SandboxLevel, SandboxSpec};
 use thiserror::Error;
@@ -103,6 +104,15 @@ pub enum ScopeError {
         /// The part of the request.
         field: &'static str,
     },
+    /// Its project leads to a repository that may be somebody else's.
+    #[error(
+        "project: {misleading}, so it may be another's repository: look at who put it there and remove it; if it is meant, \
+         name that directory with --allow-write"
+    )]
+    Repository {
+        /// What leads there.
+        misleading: Misleading,
+    },
 }
 
 /// Looks at everything that was asked for, and says what is recorded: real paths, in one order.
@@ -119,7 +129,9 @@ pub fn settle(asked: &Asked, bounds: &Bounds<'_>) -> Result<SandboxSpec, ScopeEr
             return Err(ScopeError::Unenforced { field });
         }
         let (level, limits) = (*level, *limits);
-        return Ok(SandboxSpec { level, limits, ..SandboxSpec::default() });
+        // It may go wherever its user may.
+        let repository = repository(project.as_ref(), |_| true)?;
+        return Ok(SandboxSpec { level, limits, repository, ..SandboxSpec::default() });
     }
     match network {
         NetworkSpec::Loopback | NetworkSpec::Allow(_) if *level == SandboxLevel::Floor => {
@@ -133,13 +145,33 @@ pub fn settle(asked: &Asked, bounds: &Bounds<'_>) -> Result<SandboxSpec, ScopeEr
         Some((project, InPlace::No)) => drop(allowed("project", project, bounds)?),
         None => {}
     }
+    let write = roots("allow_write", write, bounds)?;
+    let repository =
+        repository(project.as_ref(), |target| write.iter().any(|root| target.starts_with(root)))?;
     Ok(SandboxSpec {
         level: *level,
         read: roots("allow_read", read, bounds)?,
-        write: roots("allow_write", write, bounds)?,
+        write,
         network: network.clone(),
         limits: *limits,
+        repository,
     })
+}
+
+/// The repository of the project, if it has one. A session that is to have a worktree of it must know; one that works in
+/// place has what lies there anyway, and of a doubtful one nothing more.
+fn repository(
+    project: Option<&(Utf8PathBuf, InPlace)>,
+    is_meant: impl Fn(&Utf8Path) -> bool,
+) -> Result<Option<Utf8PathBuf>, ScopeError> {
+    let Some((project, in_place)) = project else { return Ok(None) };
+    // One that is missing is told by whoever looks for it next.
+    let Ok(real) = project.canonicalize_utf8() else { return Ok(None) };
+    match (discover(&real, is_meant), in_place) {
+        (Ok(found), _) => Ok(found.map(|found| found.common)),
+        (Err(_), InPlace::Yes) => Ok(None),
+        (Err(misleading), InPlace::No) => Err(ScopeError::Repository { misleading }),
+    }
 }
 
 fn check_limits(limits: &ProcessLimits) -> Result<(), ScopeError> {
@@ -355,6 +387,31 @@ mod tests {
             assert_eq!(refused, Err(ScopeError::NetworkWantsFull { net: network.as_str() }));
             settled(&place, &asked(SandboxLevel::Best), &[]).unwrap();
         }
+    }
+
+    /// Where a session has put a pointer, the next one's worktree is not made of what it leads to.
+    #[test]
+    fn a_repository_is_recorded_once_and_a_doubtful_one_refused() {
+        let place = place();
+        let (project, secret) = (place.path.join("project"), place.path.join("secret"));
+        for git in [&project.join(".git"), &secret] {
+            for name in ["objects", "refs"] {
+                fs::create_dir_all(git.join(name)).unwrap();
+            }
+            fs::write(git.join("HEAD"), "ref: refs/heads/main").unwrap();
+        }
+        let of = |in_place| Asked { project: Some((project.clone(), in_place)), ..Asked::default() };
+        let recorded = |asked: &Asked| settled(&place, asked, &[]).map(|spec| spec.repository);
+        assert_eq!(recorded(&of(InPlace::No)), Ok(Some(project.join(".git"))));
+        fs::remove_dir_all(project.join(".git")).unwrap();
+        assert_eq!(recorded(&of(InPlace::No)), Ok(None));
+        fs::write(project.join(".git"), format!("gitdir: {secret}")).unwrap();
+        let error = recorded(&of(InPlace::No)).unwrap_err();
+        assert!(error.to_string().contains("project/.git leads to"), "{error}");
+        assert_eq!(recorded(&of(InPlace::Yes)), Ok(None));
+        let meant = Asked { write: vec![secret.clone()], ..of(InPlace::No) };
+        assert_eq!(recorded(&meant), Ok(Some(secret.clone())));
+        assert_eq!(recorded(&Asked { level: SandboxLevel::Off, ..of(InPlace::No) }), Ok(Some(secret)));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::io;
 
 use camino::{Utf8Path, Utf8PathBuf};
+use sandbox::guard::Misleading;
 use session_core::{SessionId, WorkspaceKind};
 use thiserror::Error;
 
@@ -37,6 +38,30 @@ pub enum WorkspaceError {
         "the project {0} is not in a git repository: make one (git init), or use another kind of workspace"
     )]
     NotARepository(Utf8PathBuf),
+    /// The way to the repository may have been laid by somebody else.
+    #[error(
+        "the project {project} cannot be worked on by the host's git: {misleading}; look at who put it there, and put back \
+         what was there"
+    )]
+    Misled {
+        /// The project or the worktree.
+        project: Utf8PathBuf,
+        /// What leads elsewhere.
+        misleading: Misleading,
+    },
+    /// It is not the repository that the session was given.
+    #[error(
+        "the project {project} leads to the repository {found} now, and {given} is the one that its session was given: put it \
+         back, or make a new session"
+    )]
+    AnotherRepository {
+        /// The project or the worktree.
+        project: Utf8PathBuf,
+        /// The repository that is found.
+        found: Utf8PathBuf,
+        /// The recorded one.
+        given: Utf8PathBuf,
+    },
     /// A worktree needs a commit.
     #[error(
         "the git repository of {0} has no commits, so there is nothing to work from: commit something first"

@@ -1,11 +1,14 @@
 //! git as a tool: arguments as data, never a shell, never a question to a person.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use sandbox::{Policy, guard};
+use sandbox::guard::{self, Guarded};
+use sandbox::{PATHS_MAX, Policy};
+use session_core::sandbox::{SandboxLevel, SandboxSpec};
 
 use super::environment::HostEnvironment;
 use super::error::WorkspaceError;
@@ -40,6 +43,13 @@ const SETTINGS: [(&str, &str); 15] = [
 
 /// Variables that lead to a person's settings, which are none of a sandbox's business.
 const OF_PERSON: [&str; 2] = ["HOME", "XDG_CONFIG_HOME"];
+/// A home in which nothing is.
+const NO_HOME: &str = "/nonexistent";
+/// What git says where a repository borrows objects from another that it cannot read.
+const ALTERNATES_MISSED: [&str; 2] = ["alternate object path", "info/alternates"];
+/// Sessions may write what names them, so it is not followed by itself.
+const ALTERNATES_ADVICE: &str = "; the repository borrows objects from another one (.git/objects/info/alternates): name that \
+                                 directory with --allow-read, or copy them with `git repack -a` and remove that file";
 
 /// git, with the environment that it runs in.
 #[derive(Debug, Clone)]
@@ -65,16 +75,17 @@ impl Git {
         self
     }
 
-    /// git for a tree that a session in a sandbox has left, or that is checked out for one. Repositories name programs in more
-    /// ways than can be forbidden one by one (filters, drivers, repositories within), so git works there in a sandbox of its
-    /// own: it may read the tree and the repository behind it, and nothing else. What no sandbox holds (`confined` is false)
-    /// it works on without one.
-    pub(super) fn confined_to(&self, work: &Utf8Path, confined: bool) -> ConfinedGit<'_> {
-        ConfinedGit {
-            confined,
-            may_change: false,
+    /// git for one repository, and for nothing else wherever its files lead. A session in a sandbox may have worked there, or
+    /// be at it now, so git works in a sandbox of its own: it reads the repository, the working tree and what the session
+    /// may read, and finds nothing besides. What no sandbox holds it works on without one.
+    pub(super) fn at(&self, place: Pinned, spec: &SandboxSpec) -> PinnedGit<'_> {
+        let is_there = |root: &&Utf8PathBuf| root.canonicalize_utf8().is_ok_and(|real| real == **root);
+        PinnedGit {
             git: self,
-            roots: guard::common_git_directory(work).into_iter().chain([work.to_owned()]).collect(),
+            place,
+            confined: spec.level != SandboxLevel::Off,
+            readable: spec.read.iter().chain(&spec.write).filter(is_there).cloned().collect(),
+            leave: Leave::Look,
         }
     }
 
@@ -98,70 +109,132 @@ impl Git {
         project: &Utf8Path,
         arguments: &[&str],
     ) -> Result<tool::Finished, WorkspaceError> {
-        tool::run("git", arguments, project, &self.environment, BOUND).map_err(|source| {
-            // The directory has been looked at before, so what was not found is git.
-            if source.kind() == io::ErrorKind::NotFound {
-                return WorkspaceError::NoGit;
-            }
-            WorkspaceError::Io { doing: "run git in", path: project.to_owned(), source }
-        })
+        tool::run("git", arguments, project, &self.environment, BOUND)
+            .map_err(|source| not_run("run git in", project, source))
     }
 }
 
-/// git in a sandbox, for one tree and the repository behind it.
-#[derive(Debug)]
-pub(super) struct ConfinedGit<'g> {
-    git: &'g Git,
-    roots: Vec<Utf8PathBuf>,
-    confined: bool,
-    may_change: bool,
+/// Where git works: told to it, so that it looks for nothing itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Pinned {
+    /// What errors name: the project or the working tree.
+    pub(super) named: Utf8PathBuf,
+    /// What of the repository belongs to the working tree.
+    pub(super) own: Utf8PathBuf,
+    /// The repository.
+    pub(super) common: Utf8PathBuf,
+    /// The working tree, for what concerns one or makes one.
+    pub(super) work: Option<Utf8PathBuf>,
 }
 
-impl ConfinedGit<'_> {
-    /// With leave to change the tree and the repository behind it.
+/// What git may change there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Leave {
+    /// Nothing.
+    Look,
+    /// The working tree and what belongs to it: for filters run then, which others may have written.
+    CheckOut,
+    /// All but hooks and configuration. Nothing runs but git itself.
+    Change,
+}
+
+/// git for one repository, in a sandbox where one holds the session.
+#[derive(Debug)]
+pub(super) struct PinnedGit<'g> {
+    git: &'g Git,
+    place: Pinned,
+    confined: bool,
+    readable: BTreeSet<Utf8PathBuf>,
+    leave: Leave,
+}
+
+impl PinnedGit<'_> {
+    /// With leave to change the working tree, for a check-out.
+    pub(super) fn may_check_out(self) -> Self {
+        Self { leave: Leave::CheckOut, ..self }
+    }
+
+    /// With leave to change the repository, for orders by which nothing of it is run.
     pub(super) fn may_change(self) -> Self {
-        Self { may_change: true, ..self }
+        Self { leave: Leave::Change, ..self }
     }
 
     /// Runs git there and leaves it to the caller what a failure means.
-    pub(super) fn try_run(
-        &self,
-        work: &Utf8Path,
-        arguments: &[&str],
-    ) -> Result<tool::Finished, WorkspaceError> {
+    pub(super) fn try_run(&self, arguments: &[&str]) -> Result<tool::Finished, WorkspaceError> {
+        let Pinned { named, own, common, work } = &self.place;
+        // What is only made now is no working tree yet.
+        let work = work.as_ref().filter(|_| self.leave != Leave::Change);
+        let mut pins = vec![("GIT_DIR", own), ("GIT_COMMON_DIR", common)];
+        pins.extend(work.map(|work| ("GIT_WORK_TREE", work)));
+        let pins = pins.into_iter().map(|(name, path)| (name.to_owned(), path.to_string()));
+        let here = work.map_or(Utf8Path::new("/"), |work| work);
         let Some(launcher) = self.git.launcher.as_ref().filter(|_| self.confined) else {
-            return self.git.try_run(work, arguments);
+            let environment: Vec<_> = self.git.environment.iter().cloned().chain(pins).collect();
+            return tool::run("git", arguments, here, &environment, BOUND)
+                .map_err(|source| not_run("run git in", named, source));
         };
-        let passed = self.git.environment.iter().filter(|(name, _)| !OF_PERSON.contains(&name.as_str()));
-        let path =
-            self.git.environment.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path.as_str());
-        let tools = toolchains(path.unwrap_or_default(), None, |_| true).roots;
-        let policy = Policy::new(work).with_variable("GIT_CONFIG_GLOBAL", "/dev/null");
-        let policy = passed.fold(policy, |policy, (name, value)| policy.with_variable(name, value));
-        let policy = tools.into_iter().fold(policy, Policy::allow_read);
-        let allow = if self.may_change { Policy::allow_write } else { Policy::allow_read };
-        let policy = self.roots.iter().cloned().fold(policy, allow);
+        let policy = pins.fold(self.policy(here), |policy, (name, value)| policy.with_variable(name, value));
         let argv: Vec<_> = ["git"].iter().chain(arguments).map(|word| (*word).to_owned()).collect();
         tool::run_confined(launcher, policy, &argv, BOUND).map_err(|source| WorkspaceError::Io {
             doing: "look in a sandbox at",
-            path: work.to_owned(),
+            path: named.clone(),
             source,
         })
     }
 
-    /// Runs git there; its standard output without the last newline.
-    pub(super) fn run(&self, work: &Utf8Path, arguments: &[&str]) -> Result<String, WorkspaceError> {
-        let finished = self.try_run(work, arguments)?;
-        if finished.success {
-            return text(finished.stdout, work, arguments);
-        }
-        Err(failed(work, arguments, &finished.stderr))
+    fn policy(&self, here: &Utf8Path) -> Policy {
+        let Pinned { own, common, work, .. } = &self.place;
+        let passed = self.git.environment.iter().filter(|(name, _)| !OF_PERSON.contains(&name.as_str()));
+        let path =
+            self.git.environment.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path.as_str());
+        let tools = toolchains(path.unwrap_or_default(), None, |_| true).roots;
+        // Settings may name files in a home: git wants one, and is content if nothing is there.
+        let policy = Policy::new(here)
+            .with_variable("GIT_CONFIG_GLOBAL", "/dev/null")
+            .with_variable("HOME", NO_HOME)
+            .with_variable("XDG_CONFIG_HOME", NO_HOME);
+        let policy = passed.fold(policy, |policy, (name, value)| policy.with_variable(name, value));
+        let of_work = || [own].into_iter().chain(work);
+        let (writable, guarded): (Vec<_>, _) = match self.leave {
+            Leave::Look => (vec![], Guarded::default()),
+            Leave::CheckOut => (of_work().collect(), guard::guarded(work.as_slice())),
+            Leave::Change => ([common].into_iter().chain(of_work()).collect(), guard::of_git(common)),
+        };
+        let policy = writable.into_iter().fold(policy, Policy::allow_write).guard(guarded);
+        let wanted = [common].into_iter().chain(of_work()).chain(&tools).chain(&self.readable);
+        let readable: Vec<_> = wanted.filter(|root| !policy.read_write.contains(*root)).collect();
+        readable.into_iter().take(PATHS_MAX).fold(policy, Policy::allow_read)
     }
+
+    /// Runs git there; its standard output without the last newline.
+    pub(super) fn run(&self, arguments: &[&str]) -> Result<String, WorkspaceError> {
+        let finished = self.try_run(arguments)?;
+        if finished.success {
+            return text(finished.stdout, &self.place.named, arguments);
+        }
+        Err(self.failed(arguments, &finished.stderr))
+    }
+
+    /// The error of what git has said here.
+    pub(super) fn failed(&self, arguments: &[&str], stderr: &[u8]) -> WorkspaceError {
+        failed(&self.place.named, arguments, stderr)
+    }
+}
+
+fn not_run(doing: &'static str, path: &Utf8Path, source: io::Error) -> WorkspaceError {
+    // The directory has been looked at before, so what was not found is git.
+    if source.kind() == io::ErrorKind::NotFound {
+        return WorkspaceError::NoGit;
+    }
+    WorkspaceError::Io { doing, path: path.to_owned(), source }
 }
 
 /// The error of a git that has said why.
 pub(super) fn failed(project: &Utf8Path, arguments: &[&str], stderr: &[u8]) -> WorkspaceError {
-    let said: String = String::from_utf8_lossy(stderr).trim().chars().take(SAID_CHARS).collect();
+    let mut said: String = String::from_utf8_lossy(stderr).trim().chars().take(SAID_CHARS).collect();
+    if ALTERNATES_MISSED.iter().any(|missed| said.contains(missed)) {
+        said.push_str(ALTERNATES_ADVICE);
+    }
     WorkspaceError::Git { project: project.to_owned(), command: arguments.join(" "), said }
 }
 

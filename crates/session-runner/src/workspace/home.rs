@@ -1,24 +1,45 @@
 //! A session's own home directory: empty, but for who commits.
 
 use camino::Utf8Path;
+use session_core::sandbox::SandboxSpec;
 
 use super::error::WorkspaceError;
 use super::file::{Outlives, replace};
 use super::git::Git;
+use super::worktree::Repository;
 
-/// The question that git answers with a line for each of the two: the key, a space, the value.
-const WHO: [&str; 3] = ["config", "--get-regexp", "^user\\.(name|email)$"];
+/// What git is asked for, and answers with a line for each of the two: the key, a space, the value.
+const WHO: &str = "^user\\.(name|email)$";
 
 /// Tells a session's git who commits: name and address of the project's person, and nothing else of their settings, which
 /// may name programs and hold keys. Where git knows nobody there is nothing to tell.
-pub(super) fn introduce(git: &Git, project: &Utf8Path, home: &Utf8Path) -> Result<(), WorkspaceError> {
-    let answer = match git.try_run(project, &WHO) {
+pub(super) fn introduce(
+    git: &Git,
+    project: &Utf8Path,
+    sandbox: &SandboxSpec,
+    home: &Utf8Path,
+) -> Result<(), WorkspaceError> {
+    let repository = Repository::of(git, project, sandbox).ok();
+    // The person's own settings lie where no sandbox reads, and may depend on the repository; those of the project lie
+    // where others may have written.
+    let own = ["config", "--global", "--includes", "--get-regexp", WHO];
+    let answer = match &repository {
+        Some(repository) => repository.git_of_person(git).try_run(&own),
+        None => git.try_run(Utf8Path::new("/"), &own),
+    };
+    let mut answer = match answer {
         Ok(answer) if answer.success => answer.stdout,
-        // No git, or nobody known to it: the session's programs say so themselves when they commit.
-        Ok(_) | Err(WorkspaceError::NoGit) => return Ok(()),
+        Ok(_) => Vec::new(),
+        // The session's programs say so themselves when they commit.
+        Err(WorkspaceError::NoGit) => return Ok(()),
         Err(error) => return Err(error),
     };
-    let Some(text) = settings(&String::from_utf8_lossy(&answer)) else { return Ok(()) };
+    if let Some(repository) = &repository {
+        let of_project = ["config", "--local", "--includes", "--get-regexp", WHO];
+        answer.extend(repository.git(git).try_run(&of_project)?.stdout);
+    }
+    let answer = String::from_utf8_lossy(&answer);
+    let Some(text) = settings(&answer) else { return Ok(()) };
     let path = home.join(".gitconfig");
     replace(&path, text.as_bytes(), Outlives::Processes)
         .map_err(|error| WorkspaceError::io("write the file", &path, error))

@@ -4,16 +4,16 @@ use std::fs;
 use std::io;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use sandbox::guard;
+use sandbox::guard::discover;
+use session_core::sandbox::SandboxSpec;
 use session_core::{SessionId, WorkspaceKind};
 
 use super::error::WorkspaceError;
-use super::file::{Outlives, replace};
 use super::git::Git;
 use super::home;
 use super::layout::{Layout, SessionDir};
 use super::tree::{make_beneath, make_link, remove_tree};
-use super::worktree::Repository;
+use super::worktree::{Noted, Repository};
 use crate::private;
 
 /// What workspace a session wants.
@@ -27,8 +27,9 @@ pub struct WorkspaceRequest {
     pub project: Option<Utf8PathBuf>,
     /// What a worktree begins from, as git names commits; the commit that is checked out, where it is `None`.
     pub base: Option<String>,
-    /// Whether a sandbox holds the session: then what is made for it is made in one too, as far as others have a say in it.
-    pub confined: bool,
+    /// Its sandbox, and the repository that was recorded with it: what is made for it is made in a sandbox too, as far as
+    /// others have a say in it, and of that repository.
+    pub sandbox: SandboxSpec,
 }
 
 /// A workspace that can be worked in.
@@ -48,9 +49,15 @@ pub struct Workspace {
     pub found: bool,
 }
 
-/// Whether a worktree can be made of this project: it is in a repository, and that has a commit. Changes nothing.
+/// Whether a worktree can be made of this project: there is git, and the project is in a repository. Where that is kept
+/// is looked at when the session is made. Changes nothing.
 pub fn check_repository(git: &Git, project: &Utf8Path) -> Result<(), WorkspaceError> {
-    Repository::of(git, project).map(drop)
+    git.version()?;
+    match discover(project, |_| true) {
+        Ok(Some(_)) => Ok(()),
+        Ok(None) => Err(WorkspaceError::NotARepository(project.to_owned())),
+        Err(misleading) => Err(WorkspaceError::Misled { project: project.to_owned(), misleading }),
+    }
 }
 
 /// Makes the workspace, or finds it again and sees that nothing is missing. When this fails nothing half made
@@ -61,7 +68,7 @@ pub fn prepare(layout: &Layout, git: &Git, request: &WorkspaceRequest) -> Result
     let dir = layout.session(request.session);
     let project = project(request)?;
     let repository = match (&project, request.kind) {
-        (Some(project), WorkspaceKind::Worktree) => Some(Repository::of(git, project)?),
+        (Some(project), WorkspaceKind::Worktree) => Some(Repository::of(git, project, &request.sandbox)?),
         (Some(_) | None, WorkspaceKind::Scratch | WorkspaceKind::Worktree | WorkspaceKind::InPlace) => None,
     };
     let branch = repository.as_ref().map(|_| dir.branch());
@@ -82,7 +89,7 @@ pub fn prepare(layout: &Layout, git: &Git, request: &WorkspaceRequest) -> Result
     if let Some(project) = &project
         && !found
     {
-        home::introduce(git, project, &dir.home())?;
+        home::introduce(git, project, &request.sandbox, &dir.home())?;
     }
     let cwd = match (&project, &repository) {
         (Some(project), None) => project.clone(),
@@ -139,10 +146,12 @@ impl Plan<'_> {
             .truncate(true)
             .open(&marker)
             .map_err(|error| WorkspaceError::io("create the file", &marker, error))?;
-        let made = self.make_work(branch, commit.as_deref()).and_then(|()| self.make_parts());
-        if let Err(error) = made {
-            // What git could not make it has taken back itself; of another's branch nothing is touched.
-            let branch = self.dir.work().exists().then_some(branch).flatten();
+        if let Err(error) = self.make_work(branch, commit.as_deref()) {
+            // What git could not make has been taken back already; of another's branch nothing is touched.
+            self.take_back(None)?;
+            return Err(error);
+        }
+        if let Err(error) = self.make_parts() {
             self.take_back(branch)?;
             return Err(error);
         }
@@ -152,22 +161,20 @@ impl Plan<'_> {
     fn make_work(&self, branch: Option<&str>, commit: Option<&str>) -> Result<(), WorkspaceError> {
         make_directory(self.dir.root())?;
         let work = self.dir.work();
-        match (self.request.kind, self.repository, branch, commit) {
-            (WorkspaceKind::Worktree, Some(repository), Some(branch), Some(commit)) => {
-                repository.add(self.git, &work, branch, commit, self.request.confined)?;
-                self.note_repository(&work)
-            }
-            (WorkspaceKind::InPlace, ..) => Ok(()),
-            (WorkspaceKind::Scratch | WorkspaceKind::Worktree, ..) => make_directory(&work),
+        if self.request.kind == WorkspaceKind::InPlace {
+            return Ok(());
         }
-    }
-
-    /// Writes down which repository it is, before a session could lead its worktree elsewhere.
-    fn note_repository(&self, work: &Utf8Path) -> Result<(), WorkspaceError> {
-        let Some(repository) = guard::common_git_directory(work) else { return Ok(()) };
-        let path = self.dir.repository();
-        replace(&path, repository.as_str().as_bytes(), Outlives::Processes)
-            .map_err(|error| WorkspaceError::io("write the file", &path, error))
+        make_directory(&work)?;
+        let (Some(repository), Some(branch), Some(commit)) = (self.repository, branch, commit) else {
+            return Ok(());
+        };
+        let own = repository.add(self.git, &work, branch, commit)?;
+        // Before a session could lead its worktree elsewhere.
+        let noted = Noted::write(self.dir, repository, &own);
+        if noted.is_err() {
+            repository.take_back(self.git, &work, Some(branch));
+        }
+        noted
     }
 
     /// Makes what a session may have removed itself, and nothing is lost by.

@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 
 use camino::{Utf8Path, Utf8PathBuf};
+use session_core::sandbox::SandboxSpec;
 use session_core::{SessionId, WorkspaceKind};
 
 use super::archive;
@@ -11,7 +12,7 @@ use super::error::WorkspaceError;
 use super::git::Git;
 use super::layout::{Layout, SessionDir};
 use super::tree::remove_tree;
-use super::worktree::{BranchFate, Repository, WorktreeState, inspect};
+use super::worktree::{BranchFate, Noted, Repository, WorktreeState, forget, inspect};
 
 /// The ending of the name of a directory that is being removed.
 const REMOVING: &str = ".removing";
@@ -29,8 +30,9 @@ pub struct Removal<'a> {
     pub force: bool,
     /// Whether to archive the workspace before.
     pub archive: bool,
-    /// Whether a sandbox has held the session: then git looks at its tree in one too, or not at all.
-    pub confined: bool,
+    /// The sandbox that has held the session, and the repository that was recorded with it: git looks at its tree in one
+    /// too, and goes nowhere else.
+    pub sandbox: &'a SandboxSpec,
 }
 
 /// What a removal came to.
@@ -54,11 +56,21 @@ pub fn remove(layout: &Layout, git: &Git, removal: &Removal<'_>) -> Result<Remov
         if removal.archive {
             removed.archive = Some(archive::write(layout, &dir)?);
         }
-        if let Some(repository) = &worktree {
+        if removal.kind == WorkspaceKind::Worktree {
+            // Known before its end of the way between the two is gone.
+            let own = Noted::read(&dir).and_then(|noted| noted.own_part(&dir.work()));
             // By us: git would walk it by paths and by its stack.
             remove_tree(&dir.work())?;
-            repository.forget(git, &dir.work())?;
-            removed.branch = Some(repository.delete_branch(git, &dir.branch())?);
+            if let Some(own) = own {
+                forget(&own, &dir.work())?;
+            }
+        }
+        if let Some(repository) = &worktree {
+            let fate = repository.delete_branch(git, &dir.branch());
+            if let BranchFate::Refused { why } = &fate {
+                tracing::warn!(session = %removal.session, branch = dir.branch(), why, "the branch of a worktree stays");
+            }
+            removed.branch = Some(fate);
         }
         remove_tree(&dir.removing())?;
         fs::rename(dir.root(), dir.removing())
@@ -102,7 +114,7 @@ fn worktree(
         return Ok(None);
     }
     if !removal.force {
-        let state = inspect(git, &dir.work(), &dir.branch(), removal.confined);
+        let state = inspect(git, dir, removal.sandbox);
         match state {
             WorktreeState::Gone | WorktreeState::Saved => {}
             WorktreeState::Unsaved { .. } | WorktreeState::Unknown { .. } => {
@@ -112,9 +124,13 @@ fn worktree(
     }
     // A project that was removed or moved has no say in it; its worktree is a directory like any other.
     let Some(project) = removal.project.filter(|project| project.is_dir()) else { return Ok(None) };
-    match Repository::of(git, project) {
+    match Repository::of(git, project, removal.sandbox) {
         Ok(repository) => Ok(Some(repository)),
         Err(WorkspaceError::NotARepository(_)) => Ok(None),
+        // What leads elsewhere by now has no say either, and is not gone to.
+        Err(WorkspaceError::Misled { .. } | WorkspaceError::AnotherRepository { .. }) if removal.force => {
+            Ok(None)
+        }
         Err(error) => Err(error),
     }
 }

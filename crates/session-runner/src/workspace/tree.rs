@@ -26,21 +26,55 @@ pub(super) fn remove_tree(path: &Utf8Path) -> Result<(), WorkspaceError> {
 
 fn remove(path: &Utf8Path) -> rustix::io::Result<()> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Err(Errno::INVAL) };
-    let beside = match openat(CWD, parent.as_std_path(), DIRECTORY, Mode::empty()) {
-        Ok(beside) => beside,
-        Err(Errno::NOENT) => return Ok(()),
-        Err(error) => return Err(error),
+    match openat(CWD, parent.as_std_path(), DIRECTORY, Mode::empty()) {
+        Ok(beside) => remove_in(&beside, name),
+        Err(Errno::NOENT) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// The same for a tree in a place where others may be at work: the way to it leads through no link either.
+pub(super) fn remove_tree_plainly(path: &Utf8Path) -> Result<(), WorkspaceError> {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(WorkspaceError::NotADirectory(path.to_owned()));
     };
+    let removed = match open_plainly(parent) {
+        Ok(beside) => remove_in(&beside, name),
+        Err(Errno::NOENT) => Ok(()),
+        Err(error) => Err(error),
+    };
+    removed.map_err(|error| WorkspaceError::io("remove", path, error.into()))
+}
+
+/// Opens a directory step by step.
+fn open_plainly(path: &Utf8Path) -> rustix::io::Result<OwnedFd> {
+    let mut place = openat(CWD, "/", DIRECTORY, Mode::empty())?;
+    for component in path.components() {
+        match component {
+            Utf8Component::RootDir => {}
+            Utf8Component::Normal(name) => {
+                // No more is wanted of those on the way than to go through.
+                place = openat(&place, name, DIRECTORY | OFlags::PATH, Mode::empty())?;
+            }
+            Utf8Component::Prefix(_) | Utf8Component::CurDir | Utf8Component::ParentDir => {
+                return Err(Errno::INVAL);
+            }
+        }
+    }
+    openat(&place, ".", DIRECTORY, Mode::empty())
+}
+
+fn remove_in(beside: &OwnedFd, name: &str) -> rustix::io::Result<()> {
     let holding_name = format!("{name}.taken-down");
-    match mkdirat(&beside, holding_name.as_str(), Mode::RWXU) {
+    match mkdirat(beside, holding_name.as_str(), Mode::RWXU) {
         Ok(()) | Err(Errno::EXIST) => {}
         Err(error) => return Err(error),
     }
-    let holding = open(&beside, &holding_name)?;
+    let holding = open(beside, &holding_name)?;
     let mut down = TakingDown { holding, moved: 0 };
-    let taken = down.take(&beside, name).and_then(|()| down.finish());
+    let taken = down.take(beside, name).and_then(|()| down.finish());
     // What is left in it is found there by the next removal.
-    let _not_empty = unlinkat(&beside, holding_name.as_str(), AtFlags::REMOVEDIR);
+    let _not_empty = unlinkat(beside, holding_name.as_str(), AtFlags::REMOVEDIR);
     taken
 }
 
@@ -239,6 +273,18 @@ mod tests {
         symlink(&outside, &tree).unwrap();
         remove_tree(&tree).unwrap();
         assert!(outside.join("kept").exists() && !tree.exists());
+    }
+
+    #[test]
+    fn the_way_to_a_tree_leads_through_no_link() {
+        let (_directory, path) = place();
+        fs::create_dir_all(path.join("outside/tree")).unwrap();
+        symlink(path.join("outside"), path.join("way")).unwrap();
+        assert!(remove_tree_plainly(&path.join("way/tree")).is_err());
+        assert!(path.join("outside/tree").exists());
+        remove_tree_plainly(&path.join("outside/tree")).unwrap();
+        remove_tree_plainly(&path.join("outside/nowhere/tree")).unwrap();
+        assert_eq!(fs::read_dir(path.join("outside")).unwrap().count(), 0);
     }
 
     #[test]

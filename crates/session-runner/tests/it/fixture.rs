@@ -128,7 +128,7 @@ pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
-fn this_path() -> Utf8PathBuf {
+pub(crate) fn this_path() -> Utf8PathBuf {
     Utf8PathBuf::from_path_buf(std::env::current_exe().unwrap()).unwrap()
 }
 

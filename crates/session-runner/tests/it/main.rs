@@ -21,6 +21,7 @@ mod keeper_start;
 mod keeper_wire;
 mod limits;
 mod log;
+mod misled;
 mod orphans;
 mod programs;
 mod recovery;
@@ -145,4 +146,14 @@ const TESTS: &[harness::Test] = harness::tests![
     worktree::a_worktree_that_another_is_making_is_waited_for,
     worktree::no_hook_of_the_project_runs,
     worktree::a_moved_project_does_not_hold_a_forced_removal,
+    misled::a_planted_way_to_another_repository_is_refused,
+    misled::a_repository_that_is_kept_elsewhere_has_to_be_recorded,
+    misled::a_check_out_changes_nothing_of_the_repository,
+    misled::nothing_is_written_where_links_in_a_repository_lead,
+    misled::commits_of_submodules_alone_are_unsaved,
+    misled::settings_that_name_a_home_are_no_hindrance,
+    misled::borrowed_objects_are_read_where_the_session_may,
+    misled::a_branch_that_git_would_not_delete_is_kept,
+    misled::a_part_of_a_repository_that_is_too_deep_for_git_goes,
+    misled::no_more_is_taken_down_than_the_worktrees_own,
 ];

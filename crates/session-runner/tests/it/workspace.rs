@@ -5,17 +5,19 @@ use std::fs;
 use std::io::Read as _;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::os::unix::net::UnixListener;
+use std::sync::Arc;
 
 use camino::Utf8Path;
-use session_core::WorkspaceKind;
+use session_core::{SandboxSpec, WorkspaceKind};
+use session_runner::Launcher;
 use session_runner::workspace::{
     Git, HostEnvironment, Layout, Removal, Removed, Workspace, WorkspaceError, WorkspaceRequest,
     finish_removals, prepare, remove,
 };
 
-use crate::fixture::{PATH, Place, ids};
+use crate::fixture::{LAUNCHER, PATH, Place, ids, this_path};
 
-/// A data directory, and a git with a home of its own.
+/// A data directory, and a git with a home of its own, which works in sandboxes.
 pub(crate) struct Ground {
     pub(crate) place: Place,
     pub(crate) layout: Layout,
@@ -28,7 +30,8 @@ impl Ground {
         let layout = Layout::new(place.path.join("data"));
         let pairs = [("PATH", PATH), ("HOME", place.path.as_str())];
         let git = Git::new(&HostEnvironment::new(pairs.map(|(name, value)| (name.into(), value.into()))));
-        Self { place, layout, git }
+        let launcher = Launcher::new(this_path(), vec![LAUNCHER.into()]);
+        Self { place, layout, git: git.with_launcher(Arc::new(launcher)) }
     }
 
     pub(crate) fn prepare(&self, request: &WorkspaceRequest) -> Result<Workspace, WorkspaceError> {
@@ -56,7 +59,7 @@ pub(crate) fn request(kind: WorkspaceKind, project: Option<&Utf8Path>) -> Worksp
         kind,
         project: project.map(ToOwned::to_owned),
         base: None,
-        confined: true,
+        sandbox: SandboxSpec::default(),
     }
 }
 
@@ -67,7 +70,7 @@ pub(crate) fn removal(request: &WorkspaceRequest) -> Removal<'_> {
         project: request.project.as_deref(),
         force: false,
         archive: false,
-        confined: true,
+        sandbox: &request.sandbox,
     }
 }
 

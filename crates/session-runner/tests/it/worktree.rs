@@ -3,7 +3,7 @@
 use std::fs;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use session_core::WorkspaceKind;
+use session_core::{SandboxSpec, WorkspaceKind};
 use session_runner::workspace::{
     BranchFate, Removal, Workspace, WorkspaceError, WorkspaceRequest, WorktreeState, inspect_worktree,
 };
@@ -12,7 +12,7 @@ use crate::fixture::{PATH, program};
 use crate::workspace::{Ground, removal, request};
 
 /// Runs git as a user would.
-fn git(directory: &Utf8Path, arguments: &[&str]) -> String {
+pub(crate) fn git(directory: &Utf8Path, arguments: &[&str]) -> String {
     let output = program("git")
         .args(["-c", "user.name=T", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"])
         .args(arguments)
@@ -26,7 +26,7 @@ fn git(directory: &Utf8Path, arguments: &[&str]) -> String {
 }
 
 /// A project with one commit.
-fn project(ground: &Ground) -> Utf8PathBuf {
+pub(crate) fn project(ground: &Ground) -> Utf8PathBuf {
     let project = ground.place.path.join("project");
     fs::create_dir_all(project.join("part")).unwrap();
     git(&project, &["init", "-q", "-b", "main"]);
@@ -37,18 +37,18 @@ fn project(ground: &Ground) -> Utf8PathBuf {
     project
 }
 
-fn worktree(ground: &Ground) -> (Utf8PathBuf, WorkspaceRequest, Workspace) {
+pub(crate) fn worktree(ground: &Ground) -> (Utf8PathBuf, WorkspaceRequest, Workspace) {
     let project = project(ground);
     let request = request(WorkspaceKind::Worktree, Some(&project));
     let workspace = ground.prepare(&request).unwrap();
     (project, request, workspace)
 }
 
-fn state(ground: &Ground, workspace: &Workspace) -> WorktreeState {
-    inspect_worktree(&ground.git, &workspace.dir.work(), &workspace.dir.branch(), true)
+pub(crate) fn state(ground: &Ground, workspace: &Workspace) -> WorktreeState {
+    inspect_worktree(&ground.git, &workspace.dir, &SandboxSpec::default())
 }
 
-fn branches(project: &Utf8Path) -> Vec<String> {
+pub(crate) fn branches(project: &Utf8Path) -> Vec<String> {
     git(project, &["branch", "--format=%(refname:short)"]).lines().map(Into::into).collect()
 }
 
@@ -231,7 +231,7 @@ pub(crate) fn a_worktree_that_another_is_making_is_waited_for() {
     let programs = ground.place.path.join("programs");
     fs::create_dir(&programs).unwrap();
     let script = format!(
-        "#!/bin/sh\ncase \"$1 $2\" in 'worktree add' | 'worktree remove' | 'branch -D')\n\
+        "#!/bin/sh\ncase \"$1 $2\" in 'worktree add' | 'branch -D')\n\
          if mkdir \"{programs}/$1 $2\"; then : > {half}/commondir; else echo ../.. > {half}/commondir; fi\nesac\n\
          PATH={PATH} exec git \"$@\"\n"
     );
@@ -246,9 +246,7 @@ pub(crate) fn a_worktree_that_another_is_making_is_waited_for() {
     assert!(made.cwd.join("part/file").exists());
     let removed = ground.remove(&removal(&request)).unwrap();
     assert_eq!(removed.branch, Some(BranchFate::Deleted));
-    assert!(
-        ["worktree add", "worktree remove", "branch -D"].iter().all(|order| programs.join(order).exists())
-    );
+    assert!(["worktree add", "branch -D"].iter().all(|order| programs.join(order).exists()));
     assert_eq!(branches(&project), ["main"]);
 }
 
