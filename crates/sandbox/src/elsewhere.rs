@@ -90,7 +90,8 @@ impl Directory {
     pub(crate) fn list(&self, name: &Utf8Path, names_max: usize) -> Listing {
         let mut listing = Listing::default();
         let Found::Directory = self.find(name) else { return listing };
-        let entries = fs::read_dir(self.0.join(name)).into_iter().flatten().filter_map(Result::ok);
+        let Ok(entries) = fs::read_dir(self.0.join(name)) else { return Listing { is_cut: true, ..listing } };
+        let entries = entries.filter_map(Result::ok);
         let mut names = entries.filter_map(|entry| entry.file_name().into_string().ok());
         listing.names.extend(names.by_ref().take(names_max));
         listing.is_cut = names.next().is_some();
@@ -108,20 +109,24 @@ impl Directory {
         }
     }
 
-    /// The directories in a directory below. No more than `entries_max` names of any kind are read.
+    /// What is in a directory below. No more than `entries_max` names of any kind are read.
     pub(crate) fn inside(&self, name: &Utf8Path, entries_max: usize) -> Inside {
         let mut inside = Inside::default();
         let Found::Directory = self.find(name) else { return inside };
-        for entry in fs::read_dir(self.0.join(name)).into_iter().flatten().filter_map(Result::ok) {
+        let Ok(entries) = fs::read_dir(self.0.join(name)) else { return Inside { is_cut: true, ..inside } };
+        for entry in entries.filter_map(Result::ok) {
             if inside.entries == entries_max {
                 inside.is_cut = true;
                 break;
             }
             inside.entries += 1;
+            inside.layout.see(entry.file_name().as_encoded_bytes());
             if entry.file_name() == ".git" {
                 inside.has_git = true;
             } else if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 inside.add(entry.file_name().to_str());
+            } else if entry.file_type().is_ok_and(|kind| kind.is_symlink()) {
+                inside.add_link(entry.file_name().to_str());
             }
         }
         inside.directories.sort_unstable();

@@ -12,6 +12,7 @@ use crate::elsewhere::Directory;
 use crate::linux::names::Directory;
 use crate::policy::is_inside;
 
+mod config;
 mod discovery;
 mod look;
 pub(crate) mod names;
@@ -20,7 +21,7 @@ mod protected;
 mod repository;
 
 pub use discovery::{Discovered, Misleading, discover, is_own_part, own_part, repositories_inside};
-use look::{COMMON_DIRECTORY, Subject, USUAL, is_empty, is_usual, look};
+use look::{COMMON_DIRECTORY, CROWDED, Subject, USUAL, is_empty, is_usual, look};
 use names::{Budget, mark};
 pub use protected::{Guarded, git_paths, guarded, of_git};
 use repository::Repository;
@@ -51,8 +52,12 @@ pub struct Watch {
     own: BTreeSet<Utf8PathBuf>,
     /// Where the repositories inside lie, the nearest first.
     nested: Vec<Utf8PathBuf>,
-    /// Not all of them were looked for.
-    is_cut: bool,
+    /// What the configuration of repositories names as hooks and further configuration.
+    #[serde(default)]
+    named: BTreeSet<Utf8PathBuf>,
+    /// Where not all of them were looked for.
+    #[serde(default)]
+    cut: BTreeSet<Utf8PathBuf>,
     seen: BTreeMap<Utf8PathBuf, String>,
 }
 
@@ -77,9 +82,10 @@ pub enum ChangeKind {
     Vanished,
     /// It appeared, is never made by git, and has been renamed so that nothing acts on it.
     SetAside,
-    /// As [`SetAside`](Self::SetAside), but every name beside it was taken, so it was removed.
+    /// As [`SetAside`](Self::SetAside), but it was a link, or every name beside it was taken, so it was removed.
     Removed,
-    /// It holds more than is looked at, which it did not before: repositories in it may be told in part, or not at all.
+    /// It holds more than is looked at, or cannot be read, which was not so before: repositories and links in it may be told
+    /// in part, or not at all.
     Crowded,
 }
 
@@ -89,14 +95,10 @@ impl fmt::Display for Change {
             ChangeKind::Appeared => "was not there before: look at it before anything acts on it",
             ChangeKind::Changed => "has changed: look at it before anything acts on it",
             ChangeKind::Vanished => "is gone",
-            ChangeKind::SetAside => {
-                "was not there before and would have had git run programs from elsewhere: it was renamed"
-            }
-            ChangeKind::Removed => {
-                "was not there before and would have had git run programs from elsewhere: it was removed"
-            }
+            ChangeKind::SetAside => "was not there before and would have led git elsewhere: it was renamed",
+            ChangeKind::Removed => "was not there before and would have led git elsewhere: it was removed",
             ChangeKind::Crowded => {
-                "holds more directories than are looked at, or names that cannot be: look for repositories in it"
+                "holds more than is looked at, or what cannot be: look for repositories and links in it"
             }
         };
         write!(formatter, "{} {became}", self.path)
@@ -112,24 +114,44 @@ impl Watch {
         let workspaces: BTreeSet<_> = workspaces.iter().cloned().collect();
         let inside = nested::below(&workspaces);
         let behind = |path: &Utf8PathBuf| match repository::find(path)? {
-            Repository::Worktree { own, common } => Some((common, own)),
-            Repository::Main | Repository::Pointer => None,
+            Repository::Worktree { own, common } => Some((common, Some(own))),
+            Repository::Pointer => Some((discovery::target(path)?, None)),
+            Repository::Main => None,
         };
-        let (mut repositories, own): (BTreeSet<_>, _) = workspaces.iter().filter_map(behind).unzip();
+        let (mut repositories, own): (BTreeSet<_>, Vec<_>) = workspaces
+            .iter()
+            .filter_map(|path| {
+                behind(path).filter(|(common, own)| own.is_some() || is_inside(common, &workspaces))
+            })
+            .unzip();
         let of_nested = inside.places.iter().filter_map(behind).map(|(common, _)| common);
         repositories.extend(of_nested.filter(|common| is_inside(common, &workspaces)));
-        // Those that are looked at by the place they are the `.git` of.
+        let places = || workspaces.iter().chain(&inside.places);
+        let of_place = |place: &Utf8PathBuf| {
+            let git = behind(place).map_or_else(|| place.join(".git"), |(common, _)| common);
+            protected::named_by(place, &git, &workspaces)
+        };
+        let of_bare = inside.bare.iter().flat_map(|place| protected::named_by(place, place, &workspaces));
+        let named = places().flat_map(of_place).chain(of_bare).collect();
+        // Those that are looked at with the place they are the `.git` of, or that one's modules.
         let has_place = |path: &Utf8PathBuf| {
-            path.file_name() == Some(".git")
-                && path.parent().is_some_and(|above| {
-                    workspaces.contains(above) || inside.places.iter().any(|place| place == above)
-                })
+            path.ancestors().any(|above| {
+                above.file_name() == Some(".git")
+                    && above.parent().is_some_and(|above| places().any(|place| place == above))
+            })
         };
         repositories.retain(|path| !has_place(path));
-        let nested = inside.places.clone();
-        let subject = Subject { workspaces: &workspaces, repositories: &repositories, nested: &nested };
-        let seen = look(&subject, &inside.places);
-        Self { workspaces, repositories, own, nested, is_cut: inside.cut.is_some(), seen }
+        repositories.extend(inside.bare.iter().cloned());
+        let own = own.into_iter().flatten().collect();
+        let (nested, cut) = (inside.places.clone(), inside.cut.clone());
+        let mut watch = Self { workspaces, repositories, own, nested, named, cut, seen: BTreeMap::new() };
+        watch.seen = look(&watch.subject(), &inside);
+        watch
+    }
+
+    fn subject(&self) -> Subject<'_> {
+        let Self { workspaces, repositories, nested, named, .. } = self;
+        Subject { workspaces, repositories, nested, named }
     }
 
     /// What is different now, by path: to be shown to whoever goes on working there. Of a directory that has appeared
@@ -137,20 +159,20 @@ impl Watch {
     #[must_use]
     pub fn changes(&self) -> Vec<Change> {
         let now = nested::below(&self.workspaces);
-        let all = self.all_changes(&now.places);
+        let all = self.all_changes(&now);
         let changed: BTreeSet<_> = all.iter().map(|change| change.path.clone()).collect();
         let is_told = |change: &Change| change.path.ancestors().skip(1).any(|above| changed.contains(above));
-        let crowded = now.cut.filter(|_| !self.is_cut);
+        let crowded = now.cut.difference(&self.cut).cloned();
         let crowded = crowded.map(|path| Change { path, kind: ChangeKind::Crowded });
         all.into_iter().filter(|change| !is_told(change)).chain(crowded).collect()
     }
 
-    fn all_changes(&self, places: &[Utf8PathBuf]) -> Vec<Change> {
-        let Self { workspaces, repositories, nested, .. } = self;
-        let now = look(&Subject { workspaces, repositories, nested }, places);
+    fn all_changes(&self, inside: &nested::Nested) -> Vec<Change> {
+        let now = look(&self.subject(), inside);
         let paths: BTreeSet<_> = self.seen.keys().chain(now.keys()).collect();
         let became = |path: &Utf8PathBuf| match (self.seen.get(path), now.get(path)) {
             (before, after) if before == after => None,
+            (_, Some(mark)) if mark == CROWDED => Some(ChangeKind::Crowded),
             // Worktrees come and go, each with such a file.
             (None, Some(mark)) | (Some(mark), None) if mark == USUAL => None,
             (None, Some(mark)) if self.copied(path) == Some(mark) => None,
@@ -162,11 +184,12 @@ impl Watch {
         paths.into_iter().filter_map(change).collect()
     }
 
-    /// Renames each `commondir` that has appeared in a repository to `commondir.set-aside`, so that nothing outside
-    /// takes hooks and configuration from where it points; likewise a `config.worktree` of any worktree but
-    /// these, and a `commondir` of any that leads elsewhere than git has it lead. Others may be making worktrees meanwhile:
-    /// what git makes for those stays, filled or not. Returns those alone; [`changes`](Self::changes) tells of all others,
-    /// and goes on to tell of one that could not be set aside. To be called when the session has ended.
+    /// Removes each symbolic link that has appeared where git keeps what it writes, and renames each `commondir` that has
+    /// appeared in a repository to `commondir.set-aside`, so that nothing outside takes hooks and configuration from where it
+    /// points, or writes there; likewise a `config.worktree` of any worktree but these, and a `commondir` of any that leads
+    /// elsewhere than git has it lead. Others may be making worktrees meanwhile: what git makes for those stays, filled or
+    /// not. Returns those alone; [`changes`](Self::changes) tells of all others, and goes on to tell of one that could not
+    /// be set aside. To be called when the session has ended.
     #[must_use]
     pub fn set_aside(&self) -> Vec<Change> {
         // In the own part of a worktree git makes one itself, which is no change then.
@@ -174,13 +197,16 @@ impl Watch {
             let above = path.parent().filter(|above| !self.repositories.contains(*above));
             above.and_then(Utf8Path::parent).and_then(Utf8Path::file_name) == Some("worktrees")
         };
-        let planted = self.all_changes(&[]).into_iter().filter(|Change { path, kind }| {
-            matches!(
-                (path.file_name(), kind, of_worktree(path)),
-                (Some(COMMON_DIRECTORY), ChangeKind::Appeared | ChangeKind::Changed, true)
-                    | (Some(COMMON_DIRECTORY | OWN_SETTINGS), ChangeKind::Appeared, false)
-            ) || self.is_of_another(path, *kind)
-        });
+        let planted =
+            self.all_changes(&nested::Nested::default()).into_iter().filter(|Change { path, kind }| {
+                self.is_planted_link(path, *kind)
+                    || matches!(
+                        (path.file_name(), kind, of_worktree(path)),
+                        (Some(COMMON_DIRECTORY), ChangeKind::Appeared | ChangeKind::Changed, true)
+                            | (Some(COMMON_DIRECTORY | OWN_SETTINGS), ChangeKind::Appeared, false)
+                    )
+                    || self.is_of_another(path, *kind)
+            });
         let kind = |path: &Utf8Path| {
             let directory = Directory::open(path.parent()?)?;
             let name = Utf8Path::new(path.file_name()?);
@@ -193,6 +219,23 @@ impl Watch {
 }
 
 impl Watch {
+    /// Whether it is a link in a repository now, by which git would write where it leads. `HEAD` may be one, and is not
+    /// written through.
+    fn is_planted_link(&self, path: &Utf8Path, kind: ChangeKind) -> bool {
+        let of_places = || self.workspaces.iter().chain(&self.nested).map(|place| place.join(".git"));
+        let is_inside = || {
+            self.repositories.iter().any(|repository| path.starts_with(repository) && path != repository)
+                || of_places().any(|git| path.starts_with(&git) && path != git)
+        };
+        let is_link = || {
+            let found = path.parent().and_then(Directory::open).zip(path.file_name());
+            found
+                .is_some_and(|(above, name)| matches!(above.find(Utf8Path::new(name)), names::Found::Link(_)))
+        };
+        let is_new = matches!(kind, ChangeKind::Appeared | ChangeKind::Changed);
+        is_new && path.file_name() != Some("HEAD") && is_inside() && is_link()
+    }
+
     /// Whether settings have appeared for a worktree that is none of these.
     fn is_of_another(&self, path: &Utf8Path, kind: ChangeKind) -> bool {
         let is_own = path.parent().is_some_and(|above| self.own.contains(above));
@@ -218,6 +261,10 @@ impl Watch {
 }
 
 fn set_aside(directory: &Directory, name: &Utf8Path) -> Option<ChangeKind> {
+    // A link holds nothing but where it leads, and under another name would still be a ref among refs.
+    if matches!(directory.find(name), names::Found::Link(_)) {
+        return directory.remove(name).is_ok().then_some(ChangeKind::Removed);
+    }
     for number in 0..ASIDE_MAX {
         let new = match number {
             0 => format!("{name}.set-aside"),

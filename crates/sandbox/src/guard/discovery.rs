@@ -6,6 +6,7 @@ use std::fs;
 use camino::{Utf8Path, Utf8PathBuf};
 use thiserror::Error;
 
+use super::config;
 use super::look::COMMON_DIRECTORY;
 use super::names::Found;
 use super::nested;
@@ -15,8 +16,6 @@ use crate::elsewhere::Directory;
 #[cfg(target_os = "linux")]
 use crate::linux::names::Directory;
 
-/// The largest configuration that is read, in bytes.
-const CONFIG_BYTES_MAX: u64 = 1 << 20;
 /// How many directories are looked at for the repositories of submodules, and how many names in each.
 const MODULES_MAX: usize = 2048;
 const ENTRIES_MAX: usize = 4096;
@@ -104,15 +103,13 @@ pub fn is_own_part(own: &Utf8Path, work: &Utf8Path) -> bool {
 }
 
 /// The repositories that would go with a worktree: those of its submodules, kept in the part that is its own, and those
-/// that lie in it, as far as [`guarded`](super::guarded) would find them. `None` if there are more than are looked at.
+/// that lie in it, as far as [`guarded`](super::guarded) finds them. `None` if there are more of the former than are looked at.
 #[must_use]
 pub fn repositories_inside(work: &Utf8Path, own: &Utf8Path) -> Option<Vec<Utf8PathBuf>> {
     let nested = nested::below(&[work.to_owned()].into());
-    if nested.cut.is_some() {
-        return None;
-    }
     let mut found: Vec<_> = nested.places.iter().map(|place| place.join(".git")).collect();
     found.retain(|git| is_repository(git));
+    found.extend(nested.bare);
     let opened = Directory::open(own)?;
     let mut waiting = vec![Utf8PathBuf::from("modules")];
     let mut left = MODULES_MAX;
@@ -160,6 +157,20 @@ fn pointer(
     elsewhere(top, &target, is_meant)
 }
 
+/// Where a `.git` that is a link or a file leads, by its real path; `None` where there is no repository.
+pub(super) fn target(top: &Utf8Path) -> Option<Utf8PathBuf> {
+    let opened = Directory::open(top)?;
+    let target = match opened.find(".git".into()) {
+        Found::Link(target) => target.into(),
+        Found::File { .. } => line(&opened, ".git", "gitdir: ")?,
+        Found::Nothing | Found::Directory | Found::BehindLink | Found::Special | Found::Unreadable => {
+            return None;
+        }
+    };
+    let real = Utf8PathBuf::from_path_buf(fs::canonicalize(top.join(target)).ok()?).ok()?;
+    is_repository(&real).then_some(real)
+}
+
 /// A repository that is kept somewhere else.
 fn elsewhere(
     top: &Utf8Path,
@@ -177,7 +188,7 @@ fn elsewhere(
 }
 
 /// As git knows one: by these three names.
-fn is_repository(path: &Utf8Path) -> bool {
+pub(super) fn is_repository(path: &Utf8Path) -> bool {
     let Some(opened) = Directory::open(path) else { return false };
     let is_head = matches!(opened.find("HEAD".into()), Found::File { .. } | Found::Link(_));
     let is_kept_elsewhere = || opened.has(COMMON_DIRECTORY.into());
@@ -185,24 +196,9 @@ fn is_repository(path: &Utf8Path) -> bool {
     is_head && (holds("objects") && holds("refs") || is_kept_elsewhere())
 }
 
-/// Whether the configuration of a repository names this directory as its working tree (`core.worktree`).
+/// Whether the configuration of a repository names this directory as its working tree.
 fn names_working_tree(repository: &Utf8Path, top: &Utf8Path) -> bool {
-    let content =
-        Directory::open(repository).and_then(|opened| opened.read("config".into(), CONFIG_BYTES_MAX));
-    let text = content.and_then(|content| String::from_utf8(content).ok()).unwrap_or_default();
-    let mut is_core = false;
-    let mut named = None;
-    for line in text.lines().map(str::trim) {
-        if let Some(section) = line.strip_prefix('[') {
-            is_core =
-                section.trim_end().strip_suffix(']').is_some_and(|name| name.eq_ignore_ascii_case("core"));
-        } else if let Some((key, value)) = line.split_once('=').filter(|_| is_core)
-            && key.trim_end().eq_ignore_ascii_case("worktree")
-        {
-            named = Some(value.trim().trim_matches('"'));
-        }
-    }
-    let named = named.and_then(|named| plain(repository, Utf8Path::new(named)));
+    let named = config::working_tree(repository);
     named.is_some_and(|named| fs::canonicalize(named).is_ok_and(|real| real == *top))
 }
 

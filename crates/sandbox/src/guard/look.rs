@@ -6,6 +6,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 
 use super::OWN_SETTINGS;
 use super::names::{Budget, Found, mark};
+use super::nested::Nested;
 #[cfg(not(target_os = "linux"))]
 use crate::elsewhere::Directory;
 #[cfg(target_os = "linux")]
@@ -36,6 +37,30 @@ const WATCHED: &[&str] = &[
     ".zshenv",
     ".zshrc",
 ];
+/// Directories of hooks that configuration outside of the repository may name.
+const HOOKS: &[&str] = &[".githooks", ".husky", ".husky/_"];
+/// The mark of what makes a directory a repository.
+const BARE: &str = "a repository";
+/// The mark of a directory that holds more than is looked at, or cannot be read.
+pub(super) const CROWDED: &str = "more than is looked at";
+/// Where git keeps what it writes, beside what lies in the repository itself.
+const WRITTEN: &[&str] = &[
+    "branches",
+    "info",
+    "lfs",
+    "objects",
+    "objects/info",
+    "objects/pack",
+    "rebase-apply",
+    "rebase-merge",
+    "reftable",
+    "rr-cache",
+    "sequencer",
+];
+/// The same with all that is below.
+const WRITTEN_BELOW: &[&str] = &["logs", "refs", "worktrees"];
+/// How many names are looked at in all to find links.
+const NAMES_FOR_LINKS_MAX: usize = 1 << 17;
 /// The file by which git takes hooks and configuration from another directory.
 pub(super) const COMMON_DIRECTORY: &str = "commondir";
 /// What git writes into it in the own part of a worktree: the repository around it.
@@ -60,16 +85,21 @@ pub(super) struct Subject<'a> {
     pub(super) repositories: &'a BTreeSet<Utf8PathBuf>,
     /// Directories with a repository inside workspaces: of those, what is git's.
     pub(super) nested: &'a [Utf8PathBuf],
+    /// Hooks and configuration in other places.
+    pub(super) named: &'a BTreeSet<Utf8PathBuf>,
 }
 
-/// What is there of the watched names, each with its mark. `places` are directories with a `.git` as well, of which that
-/// alone is looked at.
-pub(super) fn look(subject: &Subject<'_>, places: &[Utf8PathBuf]) -> BTreeMap<Utf8PathBuf, String> {
+/// What is there of the watched names, each with its mark. `inside` are the repositories as a walk has found them now: of
+/// those that are no subject, it is told that they are there.
+pub(super) fn look(subject: &Subject<'_>, inside: &Nested) -> BTreeMap<Utf8PathBuf, String> {
     let mut look = Look::default();
     for path in subject.workspaces {
         let Some(place) = look.place(path) else { continue };
         for name in WATCHED {
             look.at(&place, Utf8Path::new(name));
+        }
+        for name in HOOKS {
+            look.listed(&place, Utf8Path::new(name));
         }
         look.git(&place);
     }
@@ -83,11 +113,19 @@ pub(super) fn look(subject: &Subject<'_>, places: &[Utf8PathBuf]) -> BTreeMap<Ut
             look.git(&Place { path, directory });
         }
     }
-    for path in places.iter().filter(|path| !subject.nested.contains(path)) {
+    for (path, name) in subject.named.iter().filter_map(|path| Some((path.parent()?, path.file_name()?))) {
+        if let Some(directory) = Directory::open(path) {
+            look.listed(&Place { path, directory }, Utf8Path::new(name));
+        }
+    }
+    for path in inside.places.iter().filter(|path| !subject.nested.contains(path)) {
         if let Some(directory) = Directory::open(path) {
             look.at(&Place { path, directory }, ".git".into());
         }
     }
+    // Another name than `.git` makes it no less of a repository.
+    let bare = inside.bare.iter().map(|path| (path.join("HEAD"), BARE.to_owned()));
+    look.seen.extend(bare);
     look.seen
 }
 
@@ -120,6 +158,7 @@ enum Kind {
 struct Look {
     seen: BTreeMap<Utf8PathBuf, String>,
     listed: usize,
+    looked_for_links: usize,
     budget: Budget,
 }
 
@@ -178,6 +217,7 @@ impl Look {
             self.at(place, &name.join(inner));
         }
         self.listed(place, &name.join("hooks"));
+        self.links(place, name);
         let worktrees = name.join("worktrees");
         for worktree in self.names(place, &worktrees, DIRECTORIES_MAX) {
             let own = worktrees.join(worktree);
@@ -191,6 +231,29 @@ impl Look {
             if self.at(place, &pointer).is_some() && is_usual(&place.directory, &pointer) {
                 self.seen.insert(place.path.join(pointer), USUAL.to_owned());
             }
+        }
+    }
+
+    /// The symbolic links where git keeps what it writes. git makes none there, and would write where they lead.
+    fn links(&mut self, place: &Place<'_>, name: &Utf8Path) {
+        let mut waiting: Vec<_> = WRITTEN.iter().map(|inner| (name.join(inner), false)).collect();
+        waiting.push((name.to_owned(), false));
+        waiting.extend(WRITTEN_BELOW.iter().map(|inner| (name.join(inner), true)));
+        while let Some((name, goes_on)) = waiting.pop() {
+            let left = NAMES_FOR_LINKS_MAX - self.looked_for_links;
+            let here = if name == "" { Utf8Path::new(".") } else { &name };
+            let inside = place.directory.inside(here, left);
+            self.looked_for_links += inside.entries;
+            for link in &inside.links {
+                self.at(place, &name.join(link));
+            }
+            if inside.is_cut {
+                let path = if name == "" { place.path.to_owned() } else { place.path.join(&name) };
+                self.seen.insert(path, CROWDED.to_owned());
+            }
+            // The repositories of a worktree's modules are its own affair.
+            let inner = inside.directories.iter().filter(|inner| goes_on && *inner != "modules");
+            waiting.extend(inner.map(|inner| (name.join(inner), true)));
         }
     }
 

@@ -17,6 +17,10 @@ const DEPTH_MAX: usize = 4;
 const DIRECTORIES_MAX: usize = 4096;
 /// How many repositories are found in all.
 const REPOSITORIES_MAX: usize = 100;
+/// How many links of one directory are noted.
+const LINKS_MAX: usize = 4096;
+/// How many directories are named in which not everything was looked at.
+const CUT_MAX: usize = 32;
 /// How many names are read in all.
 const ENTRIES_MAX: usize = 1 << 18;
 
@@ -25,8 +29,12 @@ const ENTRIES_MAX: usize = 1 << 18;
 pub(crate) struct Inside {
     /// The directories, sorted. None whose name is not UTF-8 or holds control characters.
     pub(crate) directories: Vec<String>,
+    /// The symbolic links, in any order.
+    pub(crate) links: Vec<String>,
     /// Something is named `.git`. It is none of the directories.
     pub(crate) has_git: bool,
+    /// Which names of a repository are there.
+    pub(crate) layout: Layout,
     /// How many names were read.
     pub(crate) entries: usize,
     /// There are more names, or directories that were left out for theirs.
@@ -45,13 +53,53 @@ impl Inside {
     }
 }
 
+impl Inside {
+    /// One more link, by the bytes of its name.
+    pub(crate) fn add_link(&mut self, name: Option<&str>) {
+        match name {
+            Some(name) if !name.chars().any(char::is_control) && self.links.len() < LINKS_MAX => {
+                self.links.push(name.to_owned());
+            }
+            Some(_) | None => self.is_cut = true,
+        }
+    }
+}
+
+/// The names by which git takes a directory for a repository, whatever it is called itself.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Layout {
+    head: bool,
+    objects: bool,
+    refs: bool,
+    common: bool,
+}
+
+impl Layout {
+    /// One more name.
+    pub(crate) fn see(&mut self, name: &[u8]) {
+        match name {
+            b"HEAD" => self.head = true,
+            b"objects" => self.objects = true,
+            b"refs" => self.refs = true,
+            b"commondir" => self.common = true,
+            _ => {}
+        }
+    }
+
+    fn is_repository(self) -> bool {
+        self.head && (self.objects && self.refs || self.common)
+    }
+}
+
 /// What a walk has found.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Nested {
     /// The directories that hold something named `.git`, those nearest to their workspace first. None is a workspace.
     pub(super) places: Vec<Utf8PathBuf>,
-    /// The nearest directory in which not everything was looked at, and where nothing further was.
-    pub(super) cut: Option<Utf8PathBuf>,
+    /// The directories that are repositories themselves, likewise; a workspace may be among them.
+    pub(super) bare: Vec<Utf8PathBuf>,
+    /// The directories that could not be read, and the nearest one in which not everything was looked at.
+    pub(super) cut: BTreeSet<Utf8PathBuf>,
 }
 
 /// A directory that is to be looked at, by its name below a workspace.
@@ -61,8 +109,8 @@ struct Waiting<'a> {
     depth: usize,
 }
 
-/// Walks below the workspaces, breadth first and all at once, through no symbolic link. What cannot be read is passed
-/// over: nobody inside can either, and a repository that can be read later is new then.
+/// Walks below the workspaces, breadth first and all at once, through no symbolic link. What cannot be read is named: a
+/// program inside may own it, and open it later.
 pub(super) fn below(workspaces: &BTreeSet<Utf8PathBuf>) -> Nested {
     let opened = workspaces.iter().filter_map(|path| Some((path.as_path(), Directory::open(path)?)));
     let opened: Vec<_> = opened.collect();
@@ -70,6 +118,7 @@ pub(super) fn below(workspaces: &BTreeSet<Utf8PathBuf>) -> Nested {
     let mut waiting: VecDeque<_> = opened.iter().map(|(path, directory)| start((*path, directory))).collect();
     let mut found = Nested::default();
     let (mut directories, mut entries) = (DIRECTORIES_MAX, ENTRIES_MAX);
+    let mut is_crowded = false;
     while let Some(Waiting { workspace: (path, directory), name, depth }) = waiting.pop_front() {
         let here = if depth == 0 { path.to_owned() } else { path.join(&name) };
         if depth > 0 && workspaces.contains(&here) {
@@ -82,30 +131,42 @@ pub(super) fn below(workspaces: &BTreeSet<Utf8PathBuf>) -> Nested {
         } else {
             directory.inside(if depth == 0 { ".".into() } else { &name }, entries)
         };
+        let is_unreadable = inside.is_cut && inside.entries == 0 && entries > 0 && found.cut.len() < CUT_MAX;
         entries -= inside.entries;
-        // The name can be asked for where not all of them, or none, could be read.
+        // The names can be asked for where not all of them, or none, could be read.
         let is_asked_for = inside.is_cut || inside.entries == 0;
         let has_git = inside.has_git || is_asked_for && directory.has(&name.join(".git"));
-        if depth > 0 && has_git {
-            if found.places.len() == REPOSITORIES_MAX {
-                found.cut.get_or_insert_with(|| above(&here));
-                break;
-            }
+        let is_bare = inside.layout.is_repository() || is_asked_for && has_layout(directory, &name);
+        if found.places.len() + found.bare.len() == REPOSITORIES_MAX && (is_bare || has_git && depth > 0) {
+            found.cut.insert(above(&here));
+            break;
+        }
+        if has_git && depth > 0 {
             found.places.push(here.clone());
         }
-        let inner = inside.directories.iter().map(|inner| name.join(inner));
+        if is_bare {
+            found.bare.push(here.clone());
+        }
+        // Of a repository git's own part is none of the places where others lie.
+        let mut inner = inside.directories;
+        inner.retain(|inner| !is_bare || inner != "objects");
         let room = directories.saturating_sub(waiting.len());
-        if inside.is_cut || inner.clone().count() > room {
-            found.cut.get_or_insert(here);
+        if is_unreadable || (inside.is_cut || inner.len() > room) && !is_crowded {
+            is_crowded |= !is_unreadable;
+            found.cut.insert(here);
         }
         // More than can be looked at need not wait.
-        waiting.extend(inner.take(room).map(|name| Waiting {
-            workspace: (path, directory),
-            name,
-            depth: depth + 1,
-        }));
+        let inner = inner.iter().map(|inner| name.join(inner)).take(room);
+        let inner = inner.map(|name| Waiting { workspace: (path, directory), name, depth: depth + 1 });
+        waiting.extend(inner.collect::<Vec<_>>());
     }
     found
+}
+
+/// The same as [`Layout`] says, name by name.
+fn has_layout(directory: &Directory, name: &Utf8Path) -> bool {
+    let has = |inner: &str| directory.has(&name.join(inner));
+    has("HEAD") && (has("objects") && has("refs") || has("commondir"))
 }
 
 fn above(path: &Utf8Path) -> Utf8PathBuf {

@@ -7,7 +7,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use super::look::COMMON_DIRECTORY;
 use super::names::Found;
 use super::repository::{self, Repository};
-use super::{OWN_SETTINGS, nested};
+use super::{OWN_SETTINGS, config, discovery, nested};
 #[cfg(not(target_os = "linux"))]
 use crate::elsewhere::Directory;
 #[cfg(target_os = "linux")]
@@ -58,7 +58,8 @@ pub fn git_paths(workspace: &Utf8Path) -> Vec<Utf8PathBuf> {
 ///
 /// Repositories inside are looked for up to four levels below a workspace, in at most 4096 directories, and not in
 /// `node_modules`, `target`, `.venv` and `__pycache__`; there are 100 of them at most. Of a submodule it is the pointer,
-/// and of a worktree whose repository lies in one of the workspaces that one as well.
+/// and of a worktree or another pointer whose repository lies in one of the workspaces that one as well. Of each it is
+/// also what its configuration names in the workspaces: the directory of hooks, and files that it includes.
 #[must_use]
 pub fn guarded(workspaces: &[Utf8PathBuf]) -> Guarded {
     let workspaces: BTreeSet<_> = workspaces.iter().cloned().collect();
@@ -66,10 +67,17 @@ pub fn guarded(workspaces: &[Utf8PathBuf]) -> Guarded {
     let mut known = BTreeSet::new();
     let mut bytes = 0;
     let mut guarded = Guarded { paths: vec![], unguarded: nested.cut.iter().map(|cut| plain(cut)).collect() };
-    for place in workspaces.iter().chain(&nested.places) {
+    let places = workspaces.iter().chain(&nested.places).map(|place| (place, false));
+    for (place, is_bare) in places.chain(nested.bare.iter().map(|place| (place, true))) {
         let left = PROTECTED_MAX - guarded.paths.len();
-        let mut paths = of_repository(place, &workspaces, left.saturating_sub(OTHERS_MAX) / 2);
-        paths.retain(|path| !known.contains(path));
+        let worktrees_max = left.saturating_sub(OTHERS_MAX) / 2;
+        let mut paths = if is_bare {
+            in_repository(place, place, &workspaces, worktrees_max)
+        } else {
+            of_repository(place, &workspaces, worktrees_max)
+        };
+        // What lies in a guarded directory is guarded with it.
+        paths.retain(|path| !path.ancestors().any(|path| known.contains(path)));
         let count = paths.len();
         paths.retain(|path| form_of(path).is_none());
         let length: usize = paths.iter().map(|path| path.as_str().len()).sum();
@@ -98,25 +106,66 @@ fn of_repository(
 ) -> Vec<Utf8PathBuf> {
     let git = place.join(".git");
     match repository::find(place) {
-        Some(Repository::Main) => in_repository(&git, worktrees_max),
+        Some(Repository::Main) => in_repository(place, &git, workspaces, worktrees_max),
         Some(Repository::Worktree { own, common })
             if workspaces.contains(place) || is_inside(&common, workspaces) =>
         {
             let mut paths = vec![git];
             paths.extend(paths_in(&own, OF_WORKTREE));
-            paths.extend(in_repository(&common, worktrees_max));
+            paths.extend(in_repository(place, &common, workspaces, worktrees_max));
             paths.sort_unstable();
             paths.dedup();
             paths
         }
-        Some(Repository::Worktree { .. } | Repository::Pointer) => vec![git],
+        Some(Repository::Worktree { .. }) => vec![git],
+        Some(Repository::Pointer) => {
+            let mut paths = vec![git];
+            if let Some(target) = discovery::target(place).filter(|target| is_inside(target, workspaces)) {
+                paths.extend(in_repository(place, &target, workspaces, worktrees_max));
+            }
+            paths
+        }
         None => vec![],
     }
 }
 
-fn in_repository(git: &Utf8Path, worktrees_max: usize) -> Vec<Utf8PathBuf> {
+/// What of a repository is guarded, and of its working tree what its configuration names.
+fn in_repository(
+    top: &Utf8Path,
+    git: &Utf8Path,
+    workspaces: &BTreeSet<Utf8PathBuf>,
+    worktrees_max: usize,
+) -> Vec<Utf8PathBuf> {
     let mut paths = paths_in(git, OF_GIT);
     paths.extend(worktrees_in(git, worktrees_max.min(WORKTREES_MAX)));
+    paths.extend(named_by(top, git, workspaces));
+    paths
+}
+
+/// How many paths that a repository's configuration names are guarded.
+const NAMED_MAX: usize = 8;
+/// The directory that one manager of hooks keeps below another one of theirs, which holds what they start.
+const OF_HUSKY: &str = ".husky";
+
+/// The directories of hooks and the files of configuration in the workspaces that a repository's configuration names.
+pub(super) fn named_by(
+    top: &Utf8Path,
+    git: &Utf8Path,
+    workspaces: &BTreeSet<Utf8PathBuf>,
+) -> Vec<Utf8PathBuf> {
+    let config::Named { hooks, included } = config::named(top, &[git.join("config"), git.join(OWN_SETTINGS)]);
+    let whole = |hooks: Utf8PathBuf| match hooks.parent() {
+        Some(above) if above.file_name() == Some(OF_HUSKY) => above.to_owned(),
+        Some(_) | None => hooks,
+    };
+    let mut paths: Vec<_> = hooks.into_iter().map(whole).chain(included).collect();
+    // A workspace as a whole is no place that could be kept from changes.
+    paths.retain(|path| {
+        is_inside(path, workspaces) && !workspaces.iter().any(|workspace| workspace.starts_with(path))
+    });
+    paths.sort_unstable();
+    paths.dedup();
+    paths.truncate(NAMED_MAX);
     paths
 }
 

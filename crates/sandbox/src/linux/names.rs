@@ -72,8 +72,11 @@ impl Directory {
     /// The names in a directory below, no more than `names_max`. Those that are not UTF-8 are left out.
     pub(crate) fn list(&self, name: &Utf8Path, names_max: usize) -> Listing {
         let mut listing = Listing::default();
-        let opened = self.at(name, LOOKING | OFlags::DIRECTORY).ok();
-        let Some(directory) = opened.and_then(|place| Dir::new(place).ok()) else { return listing };
+        let directory = match self.opened(name) {
+            Ok(Some(directory)) => directory,
+            Ok(None) => return listing,
+            Err(_) => return Listing { is_cut: true, ..listing },
+        };
         for entry in directory.filter_map(Result::ok) {
             let Ok(name) = entry.file_name().to_str() else { continue };
             if matches!(name, "." | "..") {
@@ -94,11 +97,24 @@ impl Directory {
         self.at(name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC).is_ok()
     }
 
-    /// The directories in a directory below. No more than `entries_max` names of any kind are read.
+    /// A directory below, to be read; `None` if there is none, or the way to it leads through a link. One that is there and
+    /// cannot be read is an error: whoever owns it can make it readable, also while others look elsewhere.
+    fn opened(&self, name: &Utf8Path) -> rustix::io::Result<Option<Dir>> {
+        match self.at(name, LOOKING | OFlags::DIRECTORY) {
+            Ok(place) => Dir::new(place).map(Some),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What is in a directory below. No more than `entries_max` names of any kind are read.
     pub(crate) fn inside(&self, name: &Utf8Path, entries_max: usize) -> Inside {
         let mut inside = Inside::default();
-        let opened = self.at(name, LOOKING | OFlags::DIRECTORY).ok();
-        let Some(mut directory) = opened.and_then(|place| Dir::new(place).ok()) else { return inside };
+        let mut directory = match self.opened(name) {
+            Ok(Some(directory)) => directory,
+            Ok(None) => return inside,
+            Err(_) => return Inside { is_cut: true, ..inside },
+        };
         while let Some(Ok(entry)) = directory.read() {
             let bytes = entry.file_name().to_bytes();
             if matches!(bytes, b"." | b"..") {
@@ -109,6 +125,7 @@ impl Directory {
                 break;
             }
             inside.entries += 1;
+            inside.layout.see(bytes);
             if bytes == b".git" {
                 inside.has_git = true;
                 continue;
@@ -125,6 +142,8 @@ impl Directory {
             };
             if kind.is_dir() {
                 inside.add(entry.file_name().to_str().ok());
+            } else if kind.is_symlink() {
+                inside.add_link(entry.file_name().to_str().ok());
             }
         }
         inside.directories.sort_unstable();
