@@ -8,6 +8,7 @@ mod ground;
 mod levels;
 mod limits;
 mod listeners;
+mod misled;
 mod names;
 mod network;
 mod refused;

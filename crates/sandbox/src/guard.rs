@@ -233,7 +233,12 @@ impl Watch {
                 .is_some_and(|(above, name)| matches!(above.find(Utf8Path::new(name)), names::Found::Link(_)))
         };
         let is_new = matches!(kind, ChangeKind::Appeared | ChangeKind::Changed);
-        is_new && path.file_name() != Some("HEAD") && is_inside() && is_link()
+        // But where reflogs and refs are, every name is a file that is written.
+        let is_head = || {
+            let is_above = |name: &str| path.components().any(|component| component.as_str() == name);
+            path.file_name() == Some("HEAD") && !is_above("logs") && !is_above("refs")
+        };
+        is_new && !is_head() && is_inside() && is_link()
     }
 
     /// Whether settings have appeared for a worktree that is none of these.

@@ -9,7 +9,8 @@ use super::ground::skipped;
 /// F files, W what is planted in the workspace, I processes and what they share, N network, K kernel, R resources and
 /// orphans, T races. W05 is a control: what must go on working.
 const NAMES: &str = "F01 F02 F12 F14 F18 F20 F25 F26 F27 F28 F29 F30 F31 F33 F39 F40 F41 F43 F03 F04 F05 F06 F08 F09 F11 F13 F19 \
-    F21 F22 F23 F24 F37 F35 F36 F44 W01 W02 W03 W04 W05 I19 I20 I22 I01 I02 I36 I03 I04 I05 I06 I07 I08 I15 I17 I09 I10 I11 \
+    F21 F22 F23 F24 F37 F35 F36 F44 W01 W02 W03 W04 W05 W08 W09 W10 W11 \
+    W12 W13 I19 I20 I22 I01 I02 I36 I03 I04 I05 I06 I07 I08 I15 I17 I09 I10 I11 \
     I12 I13 I14 I30 I26 I27 N01 N02 N03 N10 N11 N12 N14 N08 N15 N04 N06 N07 K02 K03 K04 K05 K06 K08 K11 K12 K13 K14 I18 \
     R01 R02 R03 R04 R05 R06 T01";
 
@@ -20,6 +21,12 @@ const OF_THEIR_OWN: &[(&str, &str)] = &[
     ("W03", "sandbox::workspace::new_names_that_run_code_are_told"),
     ("W04", "sandbox::workspace::hooks_and_configuration_stay_as_they_are"),
     ("W05", "sandbox::workspace::git_works"),
+    ("W08", "sandbox::misled::the_host_works_in_the_repository_that_was_given"),
+    ("W09", "sandbox::misled::a_check_out_leaves_hooks_and_configuration"),
+    ("W10", "sandbox::misled::nothing_is_written_through_links_in_a_repository"),
+    ("W11", "sandbox::misled::what_configuration_names_is_kept_from_changes"),
+    ("W12", "sandbox::misled::a_repository_under_another_name_is_one"),
+    ("W13", "sandbox::misled::a_mode_hides_no_repository"),
     ("R01", "sandbox::limits::processes"),
     ("R02", "sandbox::limits::memory_of_the_whole_tree"),
     ("R03", "sandbox::limits::one_large_file"),

@@ -53,7 +53,9 @@ pub struct Workspace {
 /// is looked at when the session is made. Changes nothing.
 pub fn check_repository(git: &Git, project: &Utf8Path) -> Result<(), WorkspaceError> {
     git.version()?;
-    match discover(project, |_| true) {
+    // One that is not there is told by whoever makes something of it.
+    let real = project.canonicalize_utf8().unwrap_or_else(|_| project.to_owned());
+    match discover(&real, |_| true) {
         Ok(Some(_)) => Ok(()),
         Ok(None) => Err(WorkspaceError::NotARepository(project.to_owned())),
         Err(misleading) => Err(WorkspaceError::Misled { project: project.to_owned(), misleading }),

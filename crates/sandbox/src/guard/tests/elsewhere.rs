@@ -24,6 +24,7 @@ fn links_that_git_would_write_through_are_removed() {
     let planted = [
         "COMMIT_EDITMSG",
         "info/exclude",
+        "logs/HEAD",
         "logs/refs/heads/roomette",
         "objects/info/alternates",
         "packed-refs",
