@@ -223,6 +223,7 @@ mod tests {
         discover(path, |_| false)
     }
 
+    #[expect(clippy::unnecessary_wraps, reason = "it is compared with what is found")]
     fn kept_in(top: &Utf8Path, common: &Utf8Path) -> Result<Option<Discovered>, Misleading> {
         Ok(Some(Discovered { top: top.to_owned(), own: common.to_owned(), common: common.to_owned() }))
     }

@@ -65,29 +65,25 @@ impl Inside {
     }
 }
 
-/// The names by which git takes a directory for a repository, whatever it is called itself.
+/// The names by which git takes a directory for a repository, whatever it is called itself: `HEAD`, and both of the next,
+/// which lie elsewhere where the last one is.
+const LAYOUT: [&[u8]; 4] = [b"HEAD", b"objects", b"refs", b"commondir"];
+
+/// Which of these are there.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Layout {
-    head: bool,
-    objects: bool,
-    refs: bool,
-    common: bool,
-}
+pub(crate) struct Layout([bool; LAYOUT.len()]);
 
 impl Layout {
     /// One more name.
     pub(crate) fn see(&mut self, name: &[u8]) {
-        match name {
-            b"HEAD" => self.head = true,
-            b"objects" => self.objects = true,
-            b"refs" => self.refs = true,
-            b"commondir" => self.common = true,
-            _ => {}
+        for (there, known) in self.0.iter_mut().zip(LAYOUT) {
+            *there |= name == known;
         }
     }
 
     fn is_repository(self) -> bool {
-        self.head && (self.objects && self.refs || self.common)
+        let [head, objects, refs, common] = self.0;
+        head && (objects && refs || common)
     }
 }
 

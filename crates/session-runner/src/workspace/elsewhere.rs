@@ -17,6 +17,11 @@ pub(super) fn remove_tree(path: &Utf8Path) -> Result<(), WorkspaceError> {
     }
 }
 
+/// The same in a place where others may be at work.
+pub(super) fn remove_tree_plainly(path: &Utf8Path) -> Result<(), WorkspaceError> {
+    remove_tree(path)
+}
+
 /// Makes what is missing of `below` in `base`, step by step and through no link.
 pub(super) fn make_beneath(base: &Utf8Path, below: &Utf8Path) -> Result<(), WorkspaceError> {
     let mut path = base.to_owned();

@@ -35,5 +35,6 @@ pub use layout::{Layout, SessionDir};
 pub use metadata::SessionMetadata;
 pub use prepare::{Workspace, WorkspaceRequest, check_repository, prepare};
 pub use remove::{Removal, Removed, finish_removals, remove};
+#[cfg(target_os = "linux")]
 pub(crate) use worktree::Noted;
 pub use worktree::{BranchFate, WorktreeState, inspect as inspect_worktree};
