@@ -220,25 +220,21 @@ impl Watch {
 
 impl Watch {
     /// Whether it is a link in a repository now, by which git would write where it leads. `HEAD` may be one, and is not
-    /// written through.
+    /// written through; but where reflogs and refs are, every name is a file that is written.
     fn is_planted_link(&self, path: &Utf8Path, kind: ChangeKind) -> bool {
-        let of_places = || self.workspaces.iter().chain(&self.nested).map(|place| place.join(".git"));
-        let is_inside = || {
-            self.repositories.iter().any(|repository| path.starts_with(repository) && path != repository)
-                || of_places().any(|git| path.starts_with(&git) && path != git)
-        };
+        let of_places = self.workspaces.iter().chain(&self.nested).map(|place| place.join(".git"));
+        let mut repositories = of_places.chain(self.repositories.iter().cloned());
+        let inside =
+            repositories.find_map(|repository| path.strip_prefix(&repository).ok().map(Utf8Path::to_owned));
+        let Some(inside) = inside.filter(|inside| inside != "") else { return false };
+        let is_written = inside.components().any(|part| matches!(part.as_str(), "logs" | "refs"));
+        let is_head = inside.file_name() == Some("HEAD") && !is_written;
         let is_link = || {
             let found = path.parent().and_then(Directory::open).zip(path.file_name());
             found
                 .is_some_and(|(above, name)| matches!(above.find(Utf8Path::new(name)), names::Found::Link(_)))
         };
-        let is_new = matches!(kind, ChangeKind::Appeared | ChangeKind::Changed);
-        // But where reflogs and refs are, every name is a file that is written.
-        let is_head = || {
-            let is_above = |name: &str| path.components().any(|component| component.as_str() == name);
-            path.file_name() == Some("HEAD") && !is_above("logs") && !is_above("refs")
-        };
-        is_new && !is_head() && is_inside() && is_link()
+        matches!(kind, ChangeKind::Appeared | ChangeKind::Changed) && !is_head && is_link()
     }
 
     /// Whether settings have appeared for a worktree that is none of these.

@@ -276,6 +276,31 @@ fn without_namespaces_it_is_floor() {
     }
 }
 
+/// The host's own git works at floor there too.
+#[test]
+fn without_namespaces_worktrees_come_and_go() {
+    if skipped() {
+        return;
+    }
+    for who in Who::all() {
+        let ground = Ground::new(who);
+        let script = "set -e; git config --global user.name P; git config --global user.email p@example.com; git init -q project
+cd project; echo one > file; git add file; git commit -qm one";
+        ground.outside(script).ok();
+        let (project, lacking) = (ground.path("project"), ["272&0:0x10000000=1"]);
+        let arguments = ["--json", "run", "--project", project.as_str(), "--", "cat", "file"];
+        let ran = ground.ran(on_a_poorer_machine(&ground, &lacking, &arguments)).completed();
+        assert_eq!(
+            (ran.log.stdout.as_str(), held(&ground, &ran.id)["level"].as_str()),
+            ("one\n", Some("floor"))
+        );
+        ground.home.until_free();
+        on_a_poorer_machine(&ground, &lacking, &["cleanup", "--older-than=0s", &ran.id]).ok();
+        assert!(!ground.home.session(&ran.id).exists(), "{who:?}");
+        assert_eq!(ground.outside("git -C project branch | wc -l").ok().stdout.trim(), "1", "{who:?}");
+    }
+}
+
 #[test]
 fn without_landlock_nothing_starts() {
     if skipped() {

@@ -148,6 +148,7 @@ const TESTS: &[harness::Test] = harness::tests![
     worktree::a_moved_project_does_not_hold_a_forced_removal,
     misled::a_planted_way_to_another_repository_is_refused,
     misled::a_repository_that_is_kept_elsewhere_has_to_be_recorded,
+    misled::without_a_sandbox_the_repository_is_told_to_git_too,
     misled::a_check_out_changes_nothing_of_the_repository,
     misled::nothing_is_written_where_links_in_a_repository_lead,
     misled::commits_of_submodules_alone_are_unsaved,

@@ -5,8 +5,11 @@ use std::os::unix::fs::symlink;
 use std::process::Command;
 
 use camino::{Utf8Path, Utf8PathBuf};
+use session_core::sandbox::SandboxLevel;
 use session_core::{SandboxSpec, WorkspaceKind};
-use session_runner::workspace::{BranchFate, Removal, WorkspaceError, WorkspaceRequest, WorktreeState};
+use session_runner::workspace::{
+    BranchFate, Removal, WorkspaceError, WorkspaceRequest, WorktreeState, inspect_worktree,
+};
 
 use crate::fixture::program;
 use crate::workspace::{Ground, removal, request};
@@ -76,6 +79,27 @@ pub(crate) fn a_repository_that_is_kept_elsewhere_has_to_be_recorded() {
     let made = ground.prepare(&request).unwrap();
     assert_eq!(fs::read_to_string(made.cwd.join("s")).unwrap(), "secret\n");
     assert_eq!(ground.remove(&removal(&request)).unwrap().branch, Some(BranchFate::Deleted));
+}
+
+pub(crate) fn without_a_sandbox_the_repository_is_told_to_git_too() {
+    let ground = Ground::new();
+    let project = project(&ground);
+    let given = project.join(".git");
+    let sandbox =
+        SandboxSpec { level: SandboxLevel::Off, repository: Some(given.clone()), ..SandboxSpec::default() };
+    let request = WorkspaceRequest { sandbox, ..request(WorkspaceKind::Worktree, Some(&project)) };
+    let made = ground.prepare(&request).unwrap();
+    let before = git(&made.cwd, &["rev-parse", "HEAD"]);
+    // What the worktree says of its repository by now is not asked for.
+    fs::write(made.cwd.join(".git"), "gitdir: /elsewhere\n").unwrap();
+    let state = inspect_worktree(&ground.git, &made.dir, &request.sandbox);
+    assert_eq!(state, WorktreeState::Saved);
+    fs::write(given.join("commondir"), "/elsewhere\n").unwrap();
+    assert!(matches!(ground.remove(&removal(&request)).unwrap_err(), WorkspaceError::Misled { .. }));
+    fs::remove_file(given.join("commondir")).unwrap();
+    assert_eq!(ground.remove(&removal(&request)).unwrap().branch, Some(BranchFate::Deleted));
+    assert_eq!(git(&project, &["rev-parse", "HEAD"]), before);
+    assert!(!given.join("worktrees").exists());
 }
 
 /// A session commits the program of a filter that the project has, and another one is made.
