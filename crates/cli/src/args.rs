@@ -4,11 +4,14 @@ use camino::Utf8PathBuf;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use jiff::SignedDuration;
+use session_core::names::ExecutorType;
 
 use crate::{duration, money};
 
+pub mod agents;
 pub mod sandbox;
 
+pub use agents::{AnswerArgs, ApprovalsArgs, ApprovalsCommand, NextTurnArgs, SendArgs, TurnArgs};
 pub use sandbox::SandboxArgs;
 
 /// A host for AI agent sessions: each in a room of its own.
@@ -62,6 +65,12 @@ pub enum Command {
     Fork(ForkArgs),
     /// Show or change what a session may use up.
     Budget(BudgetArgs),
+    /// Ask the agent of a session for something more.
+    Send(SendArgs),
+    /// Show what a session's last run came to: the agent's last word, or the last line of its output.
+    Result(OneSession),
+    /// Show and answer the questions of agents.
+    Approvals(ApprovalsArgs),
     /// Give a session another label.
     Label(LabelArgs),
     /// Deal with the runs of a host that went away.
@@ -138,7 +147,16 @@ pub struct RunArgs {
     pub limits: LimitArgs,
     #[command(flatten)]
     pub sandbox: SandboxArgs,
-    /// The program and its arguments, passed on as they are.
+    /// Have this agent do it; `acp` is any program that speaks the Agent Client Protocol, named behind `--`.
+    #[arg(long, value_name = "AGENT", conflicts_with = "file",
+          value_parser = clap::builder::PossibleValuesParser::new(ExecutorType::AGENTS))]
+    pub agent: Option<String>,
+    #[command(flatten)]
+    pub turn: TurnArgs,
+    /// What the agent is asked for; `-` reads it from stdin.
+    #[arg(value_name = "PROMPT", requires = "agent")]
+    pub prompt: Option<String>,
+    /// The program and its arguments, passed on as they are; of an agent, arguments of its own.
     #[arg(last = true, value_name = "ARGV")]
     pub argv: Vec<String>,
 }
@@ -375,6 +393,8 @@ pub struct ResumeArgs {
     /// Do not wait.
     #[arg(long, short)]
     pub detach: bool,
+    #[command(flatten)]
+    pub next: NextTurnArgs,
     #[command(flatten)]
     pub task: TaskArgs,
     /// Another program and its arguments; default: those of the last run.

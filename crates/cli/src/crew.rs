@@ -120,6 +120,8 @@ fn wire(task: CrewTask, directory: &Utf8Path, defaults: &Defaults) -> Outcome<Ta
     let mut variables = defaults.env.clone();
     variables.extend(env);
     Ok(TaskWire {
+        executor: None,
+        turn: None,
         session: SessionWire::New(NewSessionWire {
             label: Some(label),
             agent: None,

@@ -14,6 +14,7 @@ use session_core::{Event, ManagedSession};
 use crate::host::protocol::Update;
 use crate::money;
 
+pub mod approval;
 pub mod sandbox;
 
 use sandbox::SandboxView;

@@ -168,6 +168,9 @@ impl ExecutorType {
         Self(Self::COMMAND.into())
     }
 
+    /// The names of the agents, each an executor. `acp` is any program that speaks the Agent Client Protocol.
+    pub const AGENTS: [&str; 4] = ["claude-code", "codex", "gemini", Self::ACP];
+
     const COMMAND: &str = "command";
     const ACP: &str = "acp";
 

@@ -146,7 +146,8 @@ impl Binding {
     /// What a bind comes to where the session holds `held`, which the run `by` made: `Some` is the binding to write, `None`
     /// says that it is there already.
     ///
-    /// A run that begins a new conversation replaces, once, what an earlier one made; otherwise the first binding stays.
+    /// A run that begins a new conversation replaces, once, what an earlier one made: because it was asked to, or because the
+    /// framework has nothing of the earlier one. Otherwise the first binding stays.
     pub fn bind(
         self,
         session: SessionId,
@@ -154,7 +155,7 @@ impl Binding {
         run: &Run,
     ) -> Result<Option<Self>, Conflict> {
         match held {
-            Some((_, by)) if run.spec.is_from_history() && by != Some(run.id) => {}
+            Some((held, by)) if (run.spec.is_from_history() || !held.resumable) && by != Some(run.id) => {}
             Some((held, _)) if held.is_same(&self) => return Ok(None),
             Some(_) => return Err(Conflict::Bound(session)),
             None => {}

@@ -10,6 +10,8 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(target_os = "linux")]
+mod agents;
 mod door;
 #[cfg(not(target_os = "linux"))]
 mod elsewhere;
@@ -49,6 +51,7 @@ pub use elsewhere::{
 };
 #[cfg(target_os = "linux")]
 pub use {
+    agents::{Cancelling, Capabilities, Framework, Support, UsageQuality},
     confinement::Launcher,
     progress::Progress,
     recover::{Adopted, Recovery, recover},

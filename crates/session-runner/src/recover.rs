@@ -13,7 +13,7 @@ use session_manager::recovery::{self, Decision, EndCause, Found, KeeperEnding, O
 
 use crate::executors::outcome;
 use crate::process::orphans;
-use crate::process::{KeeperState, LivingKeeper, RunOutcome, recover_keeper};
+use crate::process::{KeeperState, LivingKeeper, RunEnd, RunOutcome, protocol, recover_keeper};
 use crate::workspace::{Layout, SessionDir};
 
 /// How much longer than its grace a keeper has to end its tree before it is killed.
@@ -83,6 +83,13 @@ fn found(state: &KeeperState) -> Found {
     }
 }
 
+/// How a turn ended whose host went away: nobody heard the agent say that it is done, and its exit code says nothing.
+fn cut(run: &Run, end: &RunEnd) -> Option<Ending> {
+    let by_itself = matches!(end.cause, protocol::EndCause::Exited | protocol::EndCause::HostLost);
+    let lost = || recovery::lost("its host went away before the end of the turn was recorded");
+    (run.spec.turn.is_some() && by_itself).then(lost)
+}
+
 /// What a lost host left of one run.
 struct Left<'c> {
     directory: SessionDir,
@@ -96,6 +103,8 @@ impl Left<'_> {
     async fn settle(self, run: Run, policy: OnHostLoss, result: &mut Recovery) -> StoreResult<()> {
         let state = self.look(&run).await;
         let stop = run.stop.map(|stop| stop.mode);
+        // An agent without the host that it spoke with is of no use.
+        let policy = if run.spec.turn.is_some() { OnHostLoss::End } else { policy };
         match (recovery::decide(run.state.phase(), stop, &found(&state), policy), state) {
             (Decision::Adopt, KeeperState::Alive(keeper)) => {
                 result.adopted.push(Adopted { claimed: ClaimedRun { session: self.session, run }, keeper });
@@ -112,7 +121,7 @@ impl Left<'_> {
                 // What could not even be started says so itself.
                 let ending = match &outcome {
                     RunOutcome::SpawnFailed(_) => outcome::ending(&outcome),
-                    RunOutcome::Ended(_) => ending,
+                    RunOutcome::Ended(end) => cut(&run, end).unwrap_or(ending),
                 };
                 result.ended.push(self.end(run, ending, outcome::result(&outcome)).await?);
             }
@@ -148,7 +157,12 @@ impl Left<'_> {
         self.end_what_lives(&run, state).await;
         match self.look(&run).await {
             KeeperState::Ended(outcome) if run.stop.is_none() => {
-                self.end(run, outcome::ending(&outcome), outcome::result(&outcome)).await
+                let ending = match &outcome {
+                    RunOutcome::Ended(end) => cut(&run, end),
+                    RunOutcome::SpawnFailed(_) => None,
+                };
+                let ending = ending.unwrap_or_else(|| outcome::ending(&outcome));
+                self.end(run, ending, outcome::result(&outcome)).await
             }
             KeeperState::Ended(_) | KeeperState::Alive(_) | KeeperState::Gone(_) | KeeperState::Never => {
                 self.end(run, ending, None).await

@@ -21,7 +21,7 @@ use crate::confinement::Launcher;
 use crate::door::{DirectOrder, Door};
 use crate::egress::SystemResolver;
 use crate::executors::Order;
-use crate::executors::command::{Execution, Start};
+use crate::executors::execution::{Execution, Start};
 use crate::held::HeldRuns;
 use crate::process::KeeperProgram;
 use crate::progress::Progress;
@@ -188,6 +188,7 @@ impl Runner {
         let execution = Execution {
             coordinator: self.coordinator.clone(),
             layout: self.layout.clone(),
+            profile: self.profile.clone(),
             options: Arc::clone(&self.options),
             progress: self.progress.clone(),
             resolver: Arc::clone(&self.resolver),

@@ -1,6 +1,7 @@
 //! One module a command.
 
 mod aftermath;
+mod approvals;
 mod budget;
 mod cleanup;
 mod config;
@@ -13,6 +14,7 @@ mod label;
 mod logs;
 mod ps;
 mod recover;
+mod result;
 mod resume;
 mod run;
 #[cfg(target_os = "linux")]
@@ -56,6 +58,9 @@ pub async fn execute(cli: Cli) -> Outcome<()> {
         Command::Fork(args) => fork::execute(&context, args).await,
         Command::Budget(args) => budget::execute(&context, args.command).await,
         Command::Resume(args) => resume::execute(&context, args).await,
+        Command::Send(args) => resume::send(&context, args).await,
+        Command::Result(args) => result::execute(&context, &args.session).await,
+        Command::Approvals(args) => approvals::execute(&context, args.command).await,
         Command::Label(args) => label::execute(&context, args).await,
         Command::Recover(args) => recover::execute(&context, &args).await,
         Command::Cleanup(args) => cleanup::execute(&context, args).await,

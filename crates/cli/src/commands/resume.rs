@@ -4,13 +4,13 @@ use session_core::ports::SessionStore as _;
 use session_core::{SessionId, SessionRef};
 
 use super::{explain, run};
-use crate::args::ResumeArgs;
+use crate::args::{NextTurnArgs, ResumeArgs, SendArgs, TaskArgs};
 use crate::context::Context;
 use crate::crew::Defaults;
 use crate::failure::Outcome;
 use crate::follow::Watched;
 use crate::host::link;
-use crate::host::protocol::{SessionWire, Submit, TaskWire};
+use crate::host::protocol::{SessionWire, Submit, TaskWire, TurnWire};
 use crate::select;
 
 /// Runs again in the same session.
@@ -18,22 +18,45 @@ pub async fn execute(context: &Context, args: ResumeArgs) -> Outcome<()> {
     if args.explain {
         return explain::execute(context, &args.session, &args.argv).await;
     }
-    args.session.parse::<SessionRef>()?;
-    let Some(store) = context.read_store().await? else { return Err(select::unknown(&args.session)) };
-    let id = select::one(&store, &args.session).await?;
+    let NextTurnArgs { from_history, agent } = args.next;
+    let turn = from_history.then(|| TurnWire { from_history, ..TurnWire::default() });
+    let next = Next { executor: agent, turn, argv: args.argv };
+    further(context, &args.session, args.task, args.detach, next).await
+}
+
+/// `roomette send`: the agent of a session is asked for something more.
+pub async fn send(context: &Context, args: SendArgs) -> Outcome<()> {
+    let NextTurnArgs { from_history, agent } = args.next;
+    let turn = TurnWire { prompt: Some(run::said(&args.prompt)?), from_history, ..run::asked(args.turn) };
+    let next = Next { executor: agent, turn: Some(turn), argv: Vec::new() };
+    further(context, &args.session, args.task, args.detach, next).await
+}
+
+/// What a further run is.
+struct Next {
+    executor: Option<String>,
+    turn: Option<TurnWire>,
+    argv: Vec<String>,
+}
+
+/// A further run of a session.
+async fn further(context: &Context, name: &str, task: TaskArgs, detach: bool, next: Next) -> Outcome<()> {
+    name.parse::<SessionRef>()?;
+    let Some(store) = context.read_store().await? else { return Err(select::unknown(name)) };
+    let id = select::one(&store, name).await?;
     let label = store.session(id).await?.and_then(|session| session.label).map(|label| label.to_string());
     store.close().await;
-    let defaults = run::defaults(context, &args.task)?;
+    let defaults = run::defaults(context, &task)?;
     // Without --timeout the run gets that of the last one, not the setting's.
-    let defaults = Defaults { timeout: args.task.timeout, ..defaults };
+    let defaults = Defaults { timeout: task.timeout, ..defaults };
     let submit = Submit {
         principal: context.principal()?.to_string(),
         at_once: None,
-        tasks: vec![again(id, args.argv, defaults)],
+        tasks: vec![TaskWire { executor: next.executor, turn: next.turn, ..again(id, next.argv, defaults) }],
     };
     let mut connection = link::ensure_host(context).await?;
     let enqueued = run::enqueue(&mut connection, submit).await?;
-    if args.detach {
+    if detach {
         return run::print_ids(context, &enqueued);
     }
     let watched =
@@ -48,6 +71,8 @@ pub fn again(session: SessionId, argv: Vec<String>, defaults: Defaults) -> TaskW
         after: Vec::new(),
         session: SessionWire::Existing(session),
         argv,
+        executor: None,
+        turn: None,
         base_env: defaults.base_env,
         env: defaults.env,
         timeout: defaults.timeout,

@@ -1,19 +1,23 @@
 //! `roomette run`: tasks, each in a session of its own.
 
+use std::io::Read as _;
+
 use camino::Utf8Path;
 use session_core::names::ExternalKey;
+use session_core::turn::PROMPT_MAX;
 use session_core::{SessionId, WorkspaceKind};
 use session_runner::workspace::check_repository;
 
 use super::aftermath;
-use crate::args::{RunArgs, SandboxArgs, TaskArgs};
+use crate::args::{RunArgs, SandboxArgs, TaskArgs, TurnArgs};
 use crate::context::{Context, current_directory};
 use crate::crew::{self, Defaults};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::follow::{self, Followed, OnInterrupt, Watched};
 use crate::host::link::{self, Connection};
 use crate::host::protocol::{
-    BudgetWire, Enqueued, NewSessionWire, Reply, Request, SandboxWire, SessionWire, Submit, TaskWire, Update,
+    BudgetWire, Enqueued, NewSessionWire, Reply, Request, SandboxWire, SessionWire, Submit, TaskWire,
+    TurnWire, Update,
 };
 use crate::{environment, output, select, view};
 
@@ -106,7 +110,8 @@ fn submission(context: &Context, args: RunArgs, parent: Option<SessionId>) -> Ou
         let crew = crew::read(path, &defaults)?;
         return Ok(Submit { principal, at_once: args.at_once.or(crew.at_once), tasks: crew.tasks });
     }
-    if args.argv.is_empty() {
+    let turn = turn(&args)?;
+    if args.argv.is_empty() && turn.is_none() {
         return Err(Failure::usage("there is nothing to run").hint(
             "name a program, `roomette run -- PROGRAM…`, or a crew file, `roomette run -f CREW.TOML`",
         ));
@@ -120,7 +125,7 @@ fn submission(context: &Context, args: RunArgs, parent: Option<SessionId>) -> Ou
     }
     let new = NewSessionWire {
         label: args.label,
-        agent: None,
+        agent: args.agent.clone(),
         workspace: workspace.into(),
         project,
         metadata,
@@ -146,12 +151,52 @@ fn submission(context: &Context, args: RunArgs, parent: Option<SessionId>) -> Ou
         after: Vec::new(),
         session,
         argv: args.argv,
+        executor: args.agent,
+        turn,
         base_env: defaults.base_env,
         env: defaults.env,
         timeout: defaults.timeout,
         priority: args.priority,
     };
     Ok(Submit { principal, at_once: args.at_once, tasks: vec![task; args.count as usize] })
+}
+
+/// What an agent is asked for, where one is.
+fn turn(args: &RunArgs) -> Outcome<Option<TurnWire>> {
+    match (&args.agent, &args.prompt) {
+        (None, None) => {
+            let TurnArgs { model, allow_tool, ask } = &args.turn;
+            if model.is_some() || !allow_tool.is_empty() || ask.is_some() {
+                return Err(Failure::usage("--model, --allow-tool and --ask are for agents")
+                    .hint("name one: `roomette run --agent claude-code \"…\"`"));
+            }
+            Ok(None)
+        }
+        (Some(agent), None) => Err(Failure::usage(format!("{agent} is asked for nothing"))
+            .hint(format!("for example `roomette run --agent {agent} \"fix the failing test\"`"))),
+        (_, Some(prompt)) => Ok(Some(TurnWire { prompt: Some(said(prompt)?), ..asked(args.turn.clone()) })),
+    }
+}
+
+/// How an agent is asked.
+pub fn asked(args: TurnArgs) -> TurnWire {
+    let TurnArgs { model, allow_tool, ask } = args;
+    let allow = Some(allow_tool).filter(|allow| !allow.is_empty());
+    TurnWire { prompt: None, from_history: false, model, allow, asking: ask }
+}
+
+/// What the user says: the text itself, or what stdin has where it is `-`.
+pub fn said(prompt: &str) -> Outcome<String> {
+    if prompt != "-" {
+        return Ok(prompt.into());
+    }
+    let mut text = String::new();
+    let most = u64::try_from(PROMPT_MAX).unwrap_or(u64::MAX).saturating_add(1);
+    std::io::stdin()
+        .take(most)
+        .read_to_string(&mut text)
+        .map_err(|error| Failure::caused(Kind::Usage, "the prompt cannot be read from stdin", &error))?;
+    Ok(text)
 }
 
 fn sandbox(args: SandboxArgs) -> SandboxWire {

@@ -11,9 +11,11 @@ use camino::Utf8Path;
 use jiff::{SignedDuration, Timestamp};
 use session_core::SessionId;
 use session_core::affinity::RunnerProfile;
+use session_core::approval::Reply as Answer;
+use session_core::approvals::Verdict;
 use session_core::env::whole_milliseconds;
 use session_core::error::StoreError;
-use session_core::names::{ExecutorType, Hostname, Label, NameError};
+use session_core::names::{ExecutorType, Hostname, Label, NameError, Principal};
 use session_core::ports::{Ledger as _, SessionStore as _};
 use session_core::run::StopMode;
 use session_core::state::TerminationReason;
@@ -60,7 +62,7 @@ impl Operations {
         let profile = RunnerProfile {
             id: runner_id::load_or_make(&context.paths.runner_id(), &context.env)?,
             hostname: hostname()?,
-            executors: vec![ExecutorType::command()],
+            executors: executors()?,
             project_dirs: None,
         };
         let store = context.open_store().await?;
@@ -166,6 +168,12 @@ impl Operations {
             Request::Label { session, label } => {
                 let label = label.as_deref().map(Label::new).transpose().map_err(bad_name)?;
                 self.store.relabel(session, label, self.context.env.now()).await?;
+                Ok(Reply::Done)
+            }
+            Request::Answer { approval, allow, lasting, message, by } => {
+                let verdict = if allow { Verdict::Allow } else { Verdict::Deny };
+                let by = Principal::new(&by).map_err(bad_name)?;
+                self.coordinator.answer(approval, Answer { verdict, lasting, by, message }).await?;
                 Ok(Reply::Done)
             }
             Request::Cleanup(request) => {
@@ -326,6 +334,12 @@ fn manager_options(config: &Config) -> ManagerOptions {
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 pub(super) fn bad_name(error: NameError) -> Failure {
     Failure::of(Kind::Usage, &error)
+}
+
+/// Every executor there is: whether an agent's program is there is found out when it is started.
+fn executors() -> Outcome<Vec<ExecutorType>> {
+    let agents = ExecutorType::AGENTS.iter().map(|name| ExecutorType::new(name).map_err(bad_name));
+    std::iter::once(Ok(ExecutorType::command())).chain(agents).collect()
 }
 
 fn hostname() -> Outcome<Hostname> {

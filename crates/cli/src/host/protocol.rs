@@ -6,7 +6,9 @@
 use camino::Utf8PathBuf;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
+use session_core::ids::ApprovalId;
 use session_core::sandbox::{Endpoint, SandboxLevel};
+use session_core::turn::Asking;
 use session_core::{RunId, SessionId};
 
 use crate::config::Net;
@@ -85,6 +87,19 @@ pub enum Request {
         /// The label.
         label: Option<String>,
     },
+    /// Answer an agent's question.
+    Answer {
+        /// The question.
+        approval: ApprovalId,
+        /// Yes or no.
+        allow: bool,
+        /// For the rest of the session.
+        lasting: bool,
+        /// What the agent is told with it.
+        message: Option<String>,
+        /// Who answers.
+        by: String,
+    },
     /// Remove old workspaces.
     Cleanup(Cleanup),
     /// Make a session of an exported one.
@@ -118,6 +133,12 @@ pub struct TaskWire {
     pub session: SessionWire,
     /// The program and its arguments; nothing for those of the session's last run.
     pub argv: Vec<String>,
+    /// With what it is executed; nothing for `command`, or for what the session's last run had.
+    #[serde(default)]
+    pub executor: Option<String>,
+    /// What an agent is asked for.
+    #[serde(default)]
+    pub turn: Option<TurnWire>,
     /// What the caller's environment gives. A further run of a session keeps what its last one had.
     pub base_env: Vec<(String, String)>,
     /// What was set by name; comes on top.
@@ -126,6 +147,21 @@ pub struct TaskWire {
     pub timeout: Option<SignedDuration>,
     /// Higher ones first.
     pub priority: i32,
+}
+
+/// What an agent is asked for; what is not given is as in the session's last turn.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct TurnWire {
+    /// What the user says; nothing to have it go on.
+    pub prompt: Option<String>,
+    /// A new conversation that is told what was said so far.
+    pub from_history: bool,
+    /// The model, in the agent's own words.
+    pub model: Option<String>,
+    /// The tools that need no leave.
+    pub allow: Option<Vec<String>>,
+    /// Who is asked about the others.
+    pub asking: Option<Asking>,
 }
 
 /// The session of a task.

@@ -6,11 +6,12 @@ use session_core::affinity::Place;
 use session_core::budget::{Account, Budget, Usage};
 use session_core::error::StoreError;
 use session_core::event::{Payload, PayloadError};
-use session_core::names::{AgentKey, ExecutorType, ExternalKey, Label, Principal};
+use session_core::names::{AgentKey, ExecutorType, ExternalKey, Label, Principal, ToolName};
 use session_core::ports::{RunStore as _, SessionStore as _};
 use session_core::run::RunSpec;
 use session_core::sandbox::SandboxLevel;
 use session_core::session::NewSession;
+use session_core::turn::{Permissions, Turn};
 use session_core::{ManagedSession, SandboxSpec, SessionState, WorkspaceKind};
 use session_manager::{Draft, Submission, Task, TaskSession};
 use session_runner::scope::InPlace;
@@ -18,10 +19,13 @@ use session_runner::workspace::environment::check_variable;
 
 use super::operations::{Operations, bad_name};
 use super::protocol::{
-    BudgetWire, Enqueued, NewSessionWire, Reply, SandboxWire, SessionWire, Submit, TaskWire,
+    BudgetWire, Enqueued, NewSessionWire, Reply, SandboxWire, SessionWire, Submit, TaskWire, TurnWire,
 };
 use super::scope;
 use crate::failure::{Failure, Kind, Outcome};
+
+/// What an agent is asked that is asked for nothing in particular.
+const GO_ON: &str = "Go on from where you stopped.";
 
 /// What a task is given as its environment.
 struct Variables {
@@ -65,33 +69,35 @@ impl Operations {
     }
 
     async fn task(&self, wire: TaskWire, principal: &Principal) -> Outcome<(Task, Option<ManagedSession>)> {
-        let TaskWire { name, after, session, argv, base_env, env, timeout, priority } = wire;
+        let TaskWire { name, after, session, argv, executor, turn, base_env, env, timeout, priority } = wire;
         let mut given = Variables { base: base_env, named: env };
         for (name, value) in &given.named {
             check_variable(name, value).map_err(|error| Failure::of(Kind::Usage, &error))?;
         }
-        let executor = ExecutorType::command();
-        let task = |session, argv, env, timeout| Task {
-            name,
-            after,
-            session,
-            executor,
-            turn: None,
-            argv,
-            env,
-            timeout,
-            priority,
+        let executor = executor.as_deref().map(ExecutorType::new).transpose().map_err(bad_name)?;
+        let task = |session, (executor, spec): (ExecutorType, RunSpec)| {
+            let RunSpec { argv, env, timeout, turn } = spec;
+            Task { name, after, session, executor, turn, argv, env, timeout, priority }
         };
+        let first =
+            |executor: Option<ExecutorType>, turn: Option<TurnWire>, given: Variables| -> Outcome<_> {
+                let turn = turn.map(|turn| asked(turn, None)).transpose()?;
+                let executor = executor.unwrap_or_else(ExecutorType::command);
+                Ok((
+                    executor,
+                    RunSpec { argv: argv.clone(), env: overlay(given.base, given.named), timeout, turn },
+                ))
+            };
         match session {
             SessionWire::New(new) => {
                 let session = TaskSession::New(self.new_session(&new, &mut given)?);
-                Ok((task(session, argv, overlay(given.base, given.named), timeout), None))
+                Ok((task(session, first(executor, turn, given)?), None))
             }
             SessionWire::Keyed { key, new } => {
                 let session = self.keyed(principal, &key, &new, &mut given).await?;
                 can_take_a_turn(&session)?;
                 let place = TaskSession::Existing(session.id);
-                Ok((task(place, argv, overlay(given.base, given.named), timeout), Some(session)))
+                Ok((task(place, first(executor, turn, given)?), Some(session)))
             }
             SessionWire::Existing(id) => {
                 let Some(session) = self.store().session(id).await? else {
@@ -101,9 +107,9 @@ impl Operations {
                 if session.sandbox.level != SandboxLevel::Off {
                     given.base = scope::without_home(std::mem::take(&mut given.base));
                 }
-                let last = self.store().runs(id, 1).await?.pop().map(|run| run.spec);
-                let spec = again(last, argv, given.base, given.named, timeout)?;
-                Ok((task(TaskSession::Existing(id), spec.argv, spec.env, spec.timeout), Some(session)))
+                let last = self.store().runs(id, 1).await?.pop().map(|run| (run.affinity.executor, run.spec));
+                let wanted = Wanted { executor, turn, argv, timeout };
+                Ok((task(TaskSession::Existing(id), again(last, wanted, given)?), Some(session)))
             }
         }
     }
@@ -217,24 +223,58 @@ fn level(task: &Task, session: Option<&ManagedSession>) -> SandboxLevel {
     }
 }
 
+/// What was said of a further run.
+struct Wanted {
+    executor: Option<ExecutorType>,
+    turn: Option<TurnWire>,
+    argv: Vec<String>,
+    timeout: Option<SignedDuration>,
+}
+
 /// The next run of a session: what is not given is as in the last one.
 fn again(
-    last: Option<RunSpec>,
-    argv: Vec<String>,
-    base_env: Vec<(String, String)>,
-    env: Vec<(String, String)>,
-    timeout: Option<SignedDuration>,
-) -> Outcome<RunSpec> {
-    let (last_argv, last_env, last_timeout) = match last {
-        Some(spec) => (spec.argv, spec.env, spec.timeout),
-        None => (Vec::new(), base_env, None),
-    };
-    let argv = if argv.is_empty() { last_argv } else { argv };
-    if argv.is_empty() {
+    last: Option<(ExecutorType, RunSpec)>,
+    wanted: Wanted,
+    given: Variables,
+) -> Outcome<(ExecutorType, RunSpec)> {
+    let Wanted { executor, turn, argv, timeout } = wanted;
+    let (last_executor, last) = last.unzip();
+    let other = executor.is_some() && executor != last_executor;
+    let executor = executor.or(last_executor).unwrap_or_else(ExecutorType::command);
+    let RunSpec { argv: last_argv, env: last_env, timeout: last_timeout, turn: last_turn } =
+        last.unwrap_or_else(|| RunSpec { env: given.base, ..RunSpec::default() });
+    // What another executor was given means nothing to this one.
+    let argv = if argv.is_empty() && !other { last_argv } else { argv };
+    if executor.is_command() && turn.is_some() {
+        return Err(Failure::usage("the session runs commands, which are asked for nothing")
+            .hint("name an agent with --agent, and --from-history where another one worked before"));
+    }
+    if executor.is_command() && argv.is_empty() {
         return Err(Failure::usage("the session never ran, so there is nothing to run again")
             .hint("say what to run: `roomette resume SESSION -- PROGRAM…`"));
     }
-    Ok(RunSpec { argv, env: overlay(last_env, env), timeout: timeout.or(last_timeout), turn: None })
+    let turn = if executor.is_command() { None } else { Some(asked(turn.unwrap_or_default(), last_turn)?) };
+    let env = overlay(last_env, given.named);
+    Ok((executor, RunSpec { argv, env, timeout: timeout.or(last_timeout), turn }))
+}
+
+/// What an agent is asked for; what is not given is as in the last turn.
+fn asked(wire: TurnWire, last: Option<Turn>) -> Outcome<Turn> {
+    let TurnWire { prompt, from_history, model, allow, asking } = wire;
+    let (last_permissions, last_model) = match last {
+        Some(last) => (last.permissions, last.model),
+        None => Default::default(),
+    };
+    let names = |names: Vec<String>| names.iter().map(|name| ToolName::new(name)).collect::<Result<_, _>>();
+    Ok(Turn {
+        prompt: prompt.unwrap_or_else(|| GO_ON.into()),
+        from_history,
+        model: model.or(last_model),
+        permissions: Permissions {
+            allow: allow.map(names).transpose().map_err(bad_name)?.unwrap_or(last_permissions.allow),
+            asking: asking.unwrap_or(last_permissions.asking),
+        },
+    })
 }
 
 /// `over` on top of `base`: a name that both have keeps its place and takes the later value.
@@ -272,6 +312,15 @@ mod tests {
         text.iter().map(|&(name, value)| (name.into(), value.into())).collect()
     }
 
+    fn wanted(argv: &[&str]) -> Wanted {
+        let argv = argv.iter().map(|&part| part.into()).collect();
+        Wanted { executor: None, turn: None, argv, timeout: None }
+    }
+
+    fn given(base: &[(&str, &str)], named: &[(&str, &str)]) -> Variables {
+        Variables { base: pairs(base), named: pairs(named) }
+    }
+
     #[test]
     fn a_further_run_is_the_last_one_with_what_was_said_anew() {
         let last = RunSpec {
@@ -280,21 +329,50 @@ mod tests {
             timeout: Some(SignedDuration::from_secs(5)),
             turn: None,
         };
-        let same =
-            again(Some(last.clone()), Vec::new(), pairs(&[("PATH", "/other")]), Vec::new(), None).unwrap();
-        assert_eq!(same, last);
-        let changed = again(
-            Some(last),
-            vec!["ls".into()],
-            Vec::new(),
-            pairs(&[("A", "2"), ("B", "3")]),
-            Some(SignedDuration::from_secs(9)),
-        );
-        let changed = changed.unwrap();
+        let before = || Some((ExecutorType::command(), last.clone()));
+        let (executor, same) = again(before(), wanted(&[]), given(&[("PATH", "/other")], &[])).unwrap();
+        assert_eq!((executor, &same), (ExecutorType::command(), &last));
+        let other = Wanted { timeout: Some(SignedDuration::from_secs(9)), ..wanted(&["ls"]) };
+        let (_, changed) = again(before(), other, given(&[], &[("A", "2"), ("B", "3")])).unwrap();
         assert_eq!(changed.argv, ["ls"]);
         assert_eq!(changed.env, pairs(&[("PATH", "/bin"), ("A", "2"), ("B", "3")]));
         assert_eq!(changed.timeout, Some(SignedDuration::from_secs(9)));
-        let never = again(None, Vec::new(), Vec::new(), Vec::new(), None).unwrap_err();
+        let never = again(None, wanted(&[]), given(&[], &[])).unwrap_err();
         assert_eq!(never.kind, Kind::Usage);
+    }
+
+    #[test]
+    fn a_further_turn_is_asked_for_something_new_under_the_same_rules() {
+        let codex = ExecutorType::new("codex").unwrap();
+        let permissions = Permissions {
+            allow: vec![ToolName::new("Read").unwrap()],
+            asking: session_core::turn::Asking::Never,
+        };
+        let turn = Turn { permissions: permissions.clone(), model: Some("m".into()), ..Turn::new("begin") };
+        let last = RunSpec { argv: vec!["--flag".into()], turn: Some(turn), ..RunSpec::default() };
+        let before = || Some((codex.clone(), last.clone()));
+        let (executor, spec) = again(before(), wanted(&[]), given(&[], &[])).unwrap();
+        let turn = spec.turn.unwrap();
+        assert_eq!((executor, spec.argv.as_slice()), (codex.clone(), ["--flag".to_owned()].as_slice()));
+        assert_eq!(
+            (turn.prompt.as_str(), turn.permissions, turn.model.as_deref()),
+            (GO_ON, permissions, Some("m"))
+        );
+        let gemini = Wanted {
+            executor: Some(ExecutorType::new("gemini").unwrap()),
+            turn: Some(TurnWire { prompt: Some("more".into()), from_history: true, ..TurnWire::default() }),
+            ..wanted(&[])
+        };
+        let (executor, spec) = again(before(), gemini, given(&[], &[])).unwrap();
+        assert_eq!(
+            (executor.as_str(), spec.argv.len()),
+            ("gemini", 0),
+            "another agent knows not its arguments"
+        );
+        assert!(spec.is_from_history());
+        let asked = Wanted { turn: Some(TurnWire::default()), ..wanted(&[]) };
+        let command =
+            Some((ExecutorType::command(), RunSpec { argv: vec!["make".into()], ..RunSpec::default() }));
+        assert_eq!(again(command, asked, given(&[], &[])).unwrap_err().kind, Kind::Usage);
     }
 }

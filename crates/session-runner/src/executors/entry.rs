@@ -12,7 +12,7 @@ use session_manager::{InFlight, SpendError, Spending};
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
 use super::Order;
-use super::command::{Came, Execution, RETRY_FIRST, RETRY_LAST, before_start, next_order, pause, sentence};
+use super::execution::{Came, Execution, RETRY_FIRST, RETRY_LAST, before_start, next_order, pause, sentence};
 use crate::door::Refusal;
 use crate::room::Rooms;
 

@@ -1,9 +1,12 @@
 //! What executes a run.
 
-pub(crate) mod command;
+mod agent;
+mod desk;
 mod entry;
+pub(crate) mod execution;
 pub(crate) mod outcome;
 mod spec;
+mod verdict;
 
 use session_core::run::StopMode;
 

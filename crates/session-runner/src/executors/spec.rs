@@ -11,7 +11,8 @@ use session_core::run::{EndKind, Ending, ReasonCode};
 use session_core::sandbox::{NetworkSpec, SandboxLevel, SandboxSpec};
 use session_manager::recovery::OnHostLoss;
 
-use super::command::{Execution, milliseconds, sentence};
+use super::execution::{Execution, milliseconds, sentence};
+use crate::agents::Launch;
 use crate::confinement::Launcher;
 use crate::egress::{Denied, Egress};
 use crate::process::{Applied, CgroupPreference, Confinement, KeeperSpec, Setting, TreeLimits, protocol};
@@ -24,9 +25,10 @@ impl Execution {
         &self,
         workspace: &Workspace,
         egress: Option<&Egress>,
+        launch: Option<&Launch>,
     ) -> Result<KeeperSpec, Ending> {
         let (directory, spec) = (self.directory(), self.session.sandbox.clone());
-        let env = self.environment()?;
+        let env = self.environment(launch)?;
         let made = Made {
             launcher: Arc::clone(&self.options.launcher),
             spec: spec.clone(),
@@ -46,7 +48,7 @@ impl Execution {
         Ok(KeeperSpec {
             session: self.session.id,
             run: self.run.id,
-            argv: self.run.spec.argv.clone(),
+            argv: launch.map_or_else(|| self.run.spec.argv.clone(), |launch| launch.argv.clone()),
             setting,
             limits: TreeLimits {
                 memory_bytes: spec.limits.memory_bytes,
@@ -60,11 +62,12 @@ impl Execution {
             timeout_ms: self.run.spec.timeout.map(|timeout| milliseconds(timeout.unsigned_abs())),
             grace_ms: milliseconds(self.options.grace),
             on_host_loss: match self.options.on_host_loss {
-                OnHostLoss::End => protocol::OnHostLoss::End,
-                OnHostLoss::Adopt => protocol::OnHostLoss::Adopt,
+                // An agent without a host to speak with is of no use.
+                OnHostLoss::Adopt if launch.is_none() => protocol::OnHostLoss::Adopt,
+                OnHostLoss::End | OnHostLoss::Adopt => protocol::OnHostLoss::End,
             },
             cgroup: CgroupPreference::Auto,
-            converses: false,
+            converses: launch.is_some(),
         })
     }
 
@@ -106,7 +109,7 @@ impl Execution {
         })
     }
 
-    fn environment(&self) -> Result<Vec<(String, String)>, Ending> {
+    fn environment(&self, launch: Option<&Launch>) -> Result<Vec<(String, String)>, Ending> {
         let directory = self.directory();
         let (home, tmp, history) = (directory.home(), directory.tmp(), directory.history());
         let place = RunPlace {
@@ -117,8 +120,12 @@ impl Execution {
             tmp: &tmp,
             history: history.exists().then_some(&history),
         };
+        let set = &self.run.spec.env;
+        let is_set = |name: &String| set.iter().any(|(given, _)| given == name);
+        let more = launch.map(|launch| launch.env.as_slice()).unwrap_or_default();
+        let more = more.iter().filter(|(name, _)| !is_set(name)).chain(set).cloned();
         // What the caller's environment gives is in the run already: nothing of this host's is added.
-        child_environment(&HostEnvironment::default(), &place, &self.run.spec.env).map_err(|error| {
+        child_environment(&HostEnvironment::default(), &place, &more.collect::<Vec<_>>()).map_err(|error| {
             Ending::because(EndKind::Failed, ReasonCode::SpawnFailed, None, sentence(&error))
         })
     }

@@ -143,6 +143,12 @@ impl SessionDir {
         self.root.join("repository")
     }
 
+    /// What the session's agent has counted up in its own conversation. No session can write it.
+    #[must_use]
+    pub fn agent_state(&self) -> Utf8PathBuf {
+        self.root.join("agent.json")
+    }
+
     /// The state file of the last run's keeper.
     #[must_use]
     pub fn keeper_state(&self) -> Utf8PathBuf {

@@ -3,6 +3,8 @@
 //! [`prepare`] makes one or finds it again, [`environment`] says what its programs see of the world, [`log`] is
 //! written by the keeper and read by everyone, [`cleanup`] decides what goes and [`remove`] does it.
 
+#[cfg(target_os = "linux")]
+pub(crate) mod agent_state;
 mod archive;
 pub mod cleanup;
 #[cfg(target_os = "linux")]

@@ -1,9 +1,11 @@
-//! The executor `command`: any argv, run as it is under a keeper, in the session's workspace.
+//! One run from its claim to its end: into its session, its workspace and its sandbox, under a keeper, and what it came to.
+//! The executor `command` runs any argv as it is; an [agent](super::agent) is spoken with.
 
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use session_core::affinity::RunnerProfile;
 use session_core::budget::Usage;
 use session_core::error::StoreError;
 use session_core::event::Payload;
@@ -15,7 +17,9 @@ use session_manager::recovery;
 use session_manager::{Coordinator, InFlight};
 use tokio::sync::mpsc;
 
+use super::agent::Engagement;
 use super::{Order, outcome};
+use crate::agents::Launch;
 use crate::door::Door;
 use crate::egress::{Denials, Egress, SystemResolver};
 use crate::process::{
@@ -38,6 +42,8 @@ const END_BOUND: Duration = Duration::from_secs(40);
 pub(crate) struct Execution {
     pub(crate) coordinator: Coordinator,
     pub(crate) layout: Layout,
+    /// Whose machine it is executed on.
+    pub(crate) profile: RunnerProfile,
     pub(crate) options: Arc<RunnerOptions>,
     pub(crate) progress: Progress,
     /// One for all: it bounds the lookups of all sessions.
@@ -122,21 +128,25 @@ impl Execution {
 
     /// One turn of the session, paid for before it begins and settled after it.
     async fn fresh(&mut self, session: &InFlight<Rooms>) -> Came {
-        let turn = Usage { turns: 1, ..Usage::NONE };
-        let spending = match self.pay(session, turn).await {
+        let spending = match self.pay(session, self.worst(session)).await {
             Ok(spending) => spending,
             Err(came) => return came,
         };
+        let mut used = Usage { turns: 1, ..Usage::NONE };
         let came = {
             let _occupied = session.engine().occupy(self.ordering.clone());
-            self.turn(session).await
+            self.turn(session, &mut used).await
         };
         let began = self.run.state.phase() == RunPhase::Running;
-        let _account = spending.settle(if began { turn } else { Usage::NONE }).await;
+        let _account = spending.settle(if began { used } else { Usage::NONE }).await;
         came
     }
 
-    async fn turn(&mut self, session: &InFlight<Rooms>) -> Came {
+    async fn turn(&mut self, session: &InFlight<Rooms>, used: &mut Usage) -> Came {
+        let framework = match self.framework() {
+            Ok(framework) => framework,
+            Err(ending) => return Came::ToEnd(ending, None),
+        };
         if let Err(came) = self.advance(RunProgress::Starting).await {
             return came;
         }
@@ -150,43 +160,58 @@ impl Execution {
             }
             session.engine().history_left();
         }
+        let engagement = match framework {
+            None => None,
+            Some(framework) => match self.engage(framework, &workspace).await {
+                Ok(engagement) => Some(engagement),
+                Err(ending) => return Came::ToEnd(ending, None),
+            },
+        };
         let egress = match self.egress().await {
             Ok(egress) => egress,
             Err(ending) => return Came::ToEnd(ending, None),
         };
-        let came = self.process(&workspace, egress.as_ref()).await;
+        let came = match self
+            .start(&workspace, egress.as_ref(), engagement.as_ref().map(Engagement::launched))
+            .await
+        {
+            Err(came) => came,
+            Ok(supervised) => match engagement {
+                None => self.supervise(supervised).await,
+                Some(engagement) => self.converse(session, supervised, engagement, used).await,
+            },
+        };
         match egress {
             Some(egress) => came.with_denials(&egress.close().await),
             None => came,
         }
     }
 
-    /// The processes of the turn, from the first to the last.
-    async fn process(&mut self, workspace: &Workspace, egress: Option<&Egress>) -> Came {
-        let spec = match self.spec(workspace, egress).await {
-            Ok(spec) => spec,
-            Err(ending) => return Came::ToEnd(ending, None),
-        };
+    /// Starts the program of the turn. It runs, and that is recorded, when this returns.
+    async fn start(
+        &mut self,
+        workspace: &Workspace,
+        egress: Option<&Egress>,
+        launch: Option<&Launch>,
+    ) -> Result<Supervised, Came> {
+        let spec = self.spec(workspace, egress, launch).await;
+        let spec = spec.map_err(|ending| Came::ToEnd(ending, None))?;
         if let Ok(order) = self.orders.try_recv() {
-            return before_start(order);
+            return Err(before_start(order));
         }
-        let supervised = match Supervised::start(&self.options.keeper, &spec).await {
-            Ok(supervised) => supervised,
-            Err(error) => {
-                if matches!(&error, SpawnError::Program(failure) if failure.kind == SpawnFailureKind::Sandbox)
-                {
-                    self.options.launcher.forget();
-                }
-                return Came::ToEnd(not_started(error), None);
+        let supervised = Supervised::start(&self.options.keeper, &spec).await.map_err(|error| {
+            if matches!(&error, SpawnError::Program(failure) if failure.kind == SpawnFailureKind::Sandbox) {
+                self.options.launcher.forget();
             }
-        };
+            Came::ToEnd(not_started(error), None)
+        })?;
         let sandbox = supervised.applied().map(|applied| self.report(applied));
         if let Err(came) = self.advance(RunProgress::Running { sandbox }).await {
             end_now(supervised).await;
-            return came;
+            return Err(came);
         }
         outcome::record(&self.directory(), &self.session, &self.run, self.coordinator.env().now());
-        self.supervise(supervised).await
+        Ok(supervised)
     }
 
     /// Watches the run until its tree has ended, and passes orders on.
@@ -400,7 +425,7 @@ fn over(end: RunEnd, left_behind: bool) -> Came {
 }
 
 /// Ends a tree that nobody is to watch any more, whatever its keeper would do about a lost host.
-async fn end_now(mut supervised: Supervised) {
+pub(super) async fn end_now(mut supervised: Supervised) {
     pass_on(supervised.control().kill());
     let ended = async { while let Ok(Some(_)) = supervised.next_report().await {} };
     if tokio::time::timeout(END_BOUND, ended).await.is_err() {
@@ -422,7 +447,7 @@ pub(super) async fn next_order(orders: &mut mpsc::Receiver<Order>) -> Order {
     }
 }
 
-fn pass_on(passed: io::Result<bool>) {
+pub(super) fn pass_on(passed: io::Result<bool>) {
     if let Err(error) = passed {
         tracing::warn!(%error, "an order did not reach the keeper");
     }
