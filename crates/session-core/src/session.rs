@@ -155,8 +155,9 @@ impl Binding {
         run: &Run,
     ) -> Result<Option<Self>, Conflict> {
         match held {
-            Some((held, by)) if (run.spec.is_from_history() || !held.resumable) && by != Some(run.id) => {}
+            Some((_, by)) if run.spec.is_from_history() && by != Some(run.id) => {}
             Some((held, _)) if held.is_same(&self) => return Ok(None),
+            Some((held, by)) if !held.resumable && by != Some(run.id) => {}
             Some(_) => return Err(Conflict::Bound(session)),
             None => {}
         }

@@ -1,5 +1,7 @@
 //! `roomette doctor`: what this machine offers, what is missing, and what to do about it.
 
+#[cfg(target_os = "linux")]
+mod agents;
 mod sandbox;
 
 use serde::Serialize;
@@ -32,6 +34,8 @@ struct Checkup<'a> {
 #[serde(rename_all = "lowercase")]
 enum Level {
     Ok,
+    /// Something that nobody needs is not there.
+    Absent,
     Warning,
     Error,
 }
@@ -49,6 +53,8 @@ pub async fn execute(context: &Context) -> Outcome<()> {
         found: probe.found,
         hint: probe.hint.map(Into::into),
     }));
+    #[cfg(target_os = "linux")]
+    findings.extend(agents::look(context.host_environment().path()));
     let (finding, confinement) = sandbox::look(context).await;
     findings.push(finding);
     if context.json {
@@ -66,6 +72,7 @@ fn print(findings: &[Finding]) -> Outcome<()> {
     for finding in findings {
         let mark = match finding.level {
             Level::Ok => "ok",
+            Level::Absent => "-",
             Level::Warning => "warning",
             Level::Error => "ERROR",
         };

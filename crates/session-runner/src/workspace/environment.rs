@@ -60,6 +60,12 @@ impl HostEnvironment {
     pub fn pairs(&self) -> &[(String, String)] {
         &self.pairs
     }
+
+    /// Its `PATH`; empty where it has none.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        self.pairs.iter().find(|(name, _)| name == "PATH").map_or("", |(_, path)| path)
+    }
 }
 
 fn is_allowed(name: &str) -> bool {

@@ -73,6 +73,24 @@ pub async fn a_binding_becomes_resumable_once(f: &Fixture) {
     assert_eq!(f.snapshot(run.session).await, before);
 }
 
+/// Of a conversation that the framework has nothing of, the next run makes another one, once.
+pub async fn what_never_became_resumable_gives_way(f: &Fixture) {
+    let runner = f.new_runner();
+    let run = f.running(&runner).await;
+    f.store.bind(run.fence(), Fixture::binding(&runner, "one"), f.now()).await.unwrap();
+    f.complete(run.fence()).await;
+    let next = started(f, f.resume(run.session), &runner).await;
+    f.store.bind(next.fence(), Fixture::binding(&runner, "one"), f.now()).await.unwrap();
+    assert_eq!(times_bound(f, run.session, next.id).await, 0, "it is the same");
+    let two = Fixture::binding(&runner, "two");
+    f.store.bind(next.fence(), two.clone(), f.now()).await.unwrap();
+    assert_eq!(binding(f, run.session).await, Some(two));
+    assert_refused!(
+        f.store.bind(next.fence(), Fixture::binding(&runner, "three"), f.now()),
+        StoreError::Conflict(Conflict::Bound(id)) if *id == run.session
+    );
+}
+
 /// A session that is not bound has no conversation to resume.
 pub async fn nothing_is_resumable_that_is_not_bound(f: &Fixture) {
     let run = f.running(&f.new_runner()).await;

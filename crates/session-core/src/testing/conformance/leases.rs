@@ -225,10 +225,11 @@ pub async fn a_binding_is_written_once(f: &Fixture) {
         assert_eq!(f.snapshot(run.session).await, before);
     };
     refuse(run.fence()).await;
+    f.store.resumable(run.fence(), f.now()).await.unwrap();
     f.complete(run.fence()).await;
     f.enqueue([f.resume(run.session)]).await;
     let next = f.claim(&runner).await.unwrap();
-    assert_eq!(next.session.binding, Some(binding.clone()));
+    assert_eq!(next.session.binding, Some(crate::session::Binding { resumable: true, ..binding.clone() }));
     refuse(next.run.fence()).await;
 }
 

@@ -159,6 +159,7 @@ macro_rules! conformance_cases {
         $crate::conformance_group! { $use $($make)? => bindings:
             a_binding_becomes_resumable_once
             nothing_is_resumable_that_is_not_bound
+            what_never_became_resumable_gives_way
             a_conversation_from_history_replaces_an_earlier_one_once
             a_conversation_that_begins_anew_under_the_same_id_is_another
             one_of_many_concurrent_bindings_wins
