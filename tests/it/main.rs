@@ -2,6 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+mod agents;
 mod architecture;
 #[cfg(test)]
 mod crash;

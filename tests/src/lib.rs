@@ -15,6 +15,7 @@ pub mod compiled;
 pub mod home;
 pub mod pg;
 pub mod program;
+pub mod script;
 
 use std::sync::LazyLock;
 

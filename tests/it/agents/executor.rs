@@ -1,0 +1,87 @@
+//! The executors that the kit is performed with.
+
+use session_tests::script::{Step, steps};
+
+/// What an executor can do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Can {
+    /// It is asked by prompts, and what it says and does is told in events.
+    Converse,
+    /// It asks for leave.
+    Ask,
+    /// It goes on with a conversation of its own in a later run.
+    Remember,
+    /// It tells what it used up.
+    Count,
+    /// It ends its turn when it is told to.
+    Interrupt,
+    /// It can be made to do what no agent should.
+    Misbehave,
+}
+
+/// One executor.
+pub(super) struct Executor {
+    /// By what name roomette knows it.
+    pub(super) name: &'static str,
+    /// What it can do.
+    pub(super) can: &'static [Can],
+    /// What the user names behind `--`.
+    pub(super) arguments: &'static [&'static str],
+    /// By what name it calls the tool that runs a command.
+    pub(super) tool: &'static str,
+    /// The beginning of its program's name.
+    pub(super) program: &'static str,
+    /// Where it keeps its conversations, below its HOME.
+    pub(super) keeps: &'static str,
+}
+
+/// The fake one, as `claude` on the PATH.
+pub(super) const CLAUDE_CODE: Executor = Executor {
+    name: "claude-code",
+    can: &[Can::Converse, Can::Ask, Can::Remember, Can::Count, Can::Interrupt, Can::Misbehave],
+    arguments: &[],
+    tool: "Bash",
+    program: "claude",
+    keeps: ".fake_agent",
+};
+
+/// The fake one, named behind `--`.
+pub(super) const ACP: Executor = Executor {
+    name: "acp",
+    arguments: &["fake_agent", "acp"],
+    tool: "execute",
+    program: "fake_agent",
+    ..CLAUDE_CODE
+};
+
+/// A script for the shell that does what the prompt says.
+pub(super) const COMMAND: Executor =
+    Executor { name: "command", can: &[], arguments: &[], tool: "", program: "sh", keeps: "" };
+
+impl Executor {
+    /// Whether it can do that.
+    pub(super) fn can(&self, what: Can) -> bool {
+        self.can.contains(&what)
+    }
+
+    /// It is an agent.
+    pub(super) fn is_agent(&self) -> bool {
+        self.can(Can::Converse)
+    }
+}
+
+/// The prompt as a script of the shell.
+pub(super) fn shell(prompt: &str) -> String {
+    let line = |step| match step {
+        Step::Say(text) | Step::Think(text) => format!("echo '{text}'"),
+        Step::Tool(command) => command,
+        Step::Fail(message) => format!("echo '{message}' >&2; exit 1"),
+        Step::Hang => "while :; do sleep 600; done".into(),
+        Step::Long(bytes) => format!("head -c {bytes} /dev/zero | tr '\\0' x; echo"),
+        Step::Leave(code) => format!("exit {code}"),
+        Step::Recall | Step::Usage(_) | Step::Garbage | Step::Wander => {
+            panic!("no command can do this: {step:?}")
+        }
+    };
+    steps(prompt).0.into_iter().map(line).collect::<Vec<_>>().join("\n")
+}
