@@ -331,6 +331,10 @@ impl Desk for RunDesk {
     }
 
     async fn ask(&self, ask: Ask, withdrawn: CancellationToken) -> Answer {
+        // The turn is about to end: what it asks for now is what there is no budget for.
+        if self.troubled.is_cancelled() {
+            return Answer::Cancelled;
+        }
         let cwd = &self.place.binding.project_dir;
         let command = ask.command.clone().map(|argv| CommandSignature::new(argv, cwd));
         let held =
