@@ -89,6 +89,18 @@ conforms! { acp, ACP:
     resuming::takes_up_another_conversation resuming::loses_its_directory
 }
 
+conforms! { real_claude_code, REAL_CLAUDE_CODE:
+    turns::starts turns::streams turns::calls_a_tool turns::fails turns::is_stopped
+    turns::ends_its_turn_when_it_is_stopped turns::is_killed_for_good turns::spends_its_tokens
+    turns::spends_its_tool_calls
+    asking::is_allowed asking::is_refused asking::is_allowed_always asking::is_refused_always
+    asking::waits_until_the_deadline asking::asks_nobody asking::asks_until_it_is_stopped
+    oddities::is_asked_over_stdin
+    crashes::dies crashes::loses_its_keeper crashes::loses_its_host crashes::loses_its_host_while_it_asks
+    resuming::remembers resuming::remembers_what_was_interrupted resuming::has_forgotten resuming::is_handed_over
+    resuming::loses_its_directory
+}
+
 conforms! { command, COMMAND:
     turns::starts turns::streams turns::calls_a_tool turns::fails turns::is_stopped turns::is_killed_for_good
     crashes::dies crashes::loses_its_keeper crashes::loses_its_host resuming::loses_its_directory
@@ -96,6 +108,10 @@ conforms! { command, COMMAND:
 
 /// Performs a scenario, and looks whether anything is left of it.
 fn perform(executor: &'static Executor, scenario: fn(&Room)) {
+    if executor.real && session_tests::agents().is_none() {
+        println!("not asked for: tests with the real {} (scripts/test --agents)", executor.name);
+        return;
+    }
     let room = Room::new(executor);
     scenario(&room);
     room.nothing_is_left();
@@ -106,6 +122,7 @@ fn every_executor_takes_what_it_can_do() {
     let all = [
         (&executor::CLAUDE_CODE, claude_code::TAKEN),
         (&executor::ACP, acp::TAKEN),
+        (&executor::REAL_CLAUDE_CODE, real_claude_code::TAKEN),
         (&executor::COMMAND, command::TAKEN),
     ];
     for (executor, taken) in all {

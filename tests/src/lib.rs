@@ -13,6 +13,7 @@
 
 pub mod compiled;
 pub mod home;
+pub mod model;
 pub mod pg;
 pub mod program;
 pub mod script;
@@ -30,4 +31,14 @@ static REPOSITORY_ROOT: LazyLock<Utf8PathBuf> = LazyLock::new(|| {
 #[must_use]
 pub fn repository_root() -> &'static Utf8Path {
     &REPOSITORY_ROOT
+}
+
+/// Where `scripts/test --agents` put the real agents; `None` where nobody asked for tests with them.
+#[expect(clippy::disallowed_methods, reason = "the tests are told by their environment what they may use")]
+#[must_use]
+pub fn agents() -> Option<Utf8PathBuf> {
+    std::env::var("ROOMETTE_TEST_AGENTS")
+        .ok()
+        .filter(|directory| !directory.is_empty())
+        .map(Utf8PathBuf::from)
 }

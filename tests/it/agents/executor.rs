@@ -33,6 +33,8 @@ pub(super) struct Executor {
     pub(super) program: &'static str,
     /// Where it keeps its conversations, below its HOME.
     pub(super) keeps: &'static str,
+    /// It is the real one, and its model does what the prompts say.
+    pub(super) real: bool,
 }
 
 /// The fake one, as `claude` on the PATH.
@@ -43,6 +45,7 @@ pub(super) const CLAUDE_CODE: Executor = Executor {
     tool: "Bash",
     program: "claude",
     keeps: ".fake_agent",
+    real: false,
 };
 
 /// The fake one, named behind `--`.
@@ -54,14 +57,32 @@ pub(super) const ACP: Executor = Executor {
     ..CLAUDE_CODE
 };
 
+/// The real Claude Code.
+pub(super) const REAL_CLAUDE_CODE: Executor = Executor {
+    can: &[Can::Converse, Can::Ask, Can::Remember, Can::Count, Can::Interrupt],
+    keeps: ".claude",
+    real: true,
+    ..CLAUDE_CODE
+};
+
 /// A script for the shell that does what the prompt says.
 pub(super) const COMMAND: Executor =
-    Executor { name: "command", can: &[], arguments: &[], tool: "", program: "sh", keeps: "" };
+    Executor { name: "command", can: &[], arguments: &[], tool: "", program: "sh", keeps: "", real: false };
 
 impl Executor {
     /// Whether it can do that.
     pub(super) fn can(&self, what: Can) -> bool {
         self.can.contains(&what)
+    }
+
+    /// What its programs find in their environment, where the model is here.
+    pub(super) fn environment(&self, model: &str) -> Vec<String> {
+        // One try again is enough: the model is as near as can be.
+        vec![
+            format!("ANTHROPIC_BASE_URL={model}"),
+            "ANTHROPIC_API_KEY=none".into(),
+            "CLAUDE_CODE_MAX_RETRIES=1".into(),
+        ]
     }
 
     /// It is an agent.

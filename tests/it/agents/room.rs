@@ -8,6 +8,7 @@ use camino::Utf8PathBuf;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use session_tests::home::{Home, Left, left, left_with, processes_with};
+use session_tests::model::Model;
 
 use super::executor::{Executor, shell};
 
@@ -15,7 +16,10 @@ use super::executor::{Executor, shell};
 pub(super) struct Room {
     pub(super) home: Home,
     pub(super) executor: &'static Executor,
-    programs: Utf8PathBuf,
+    /// What a real agent thinks with.
+    _model: Option<Model>,
+    /// What every run gets.
+    options: Vec<String>,
     sessions: RefCell<Vec<String>>,
 }
 
@@ -63,14 +67,24 @@ impl Room {
         for name in ["claude", "fake_agent"] {
             copy(env!("CARGO_BIN_EXE_fake_agent"), programs.join(name).as_str());
         }
-        let path = std::env::var_os("PATH").unwrap().into_string().unwrap();
-        let home = home.with("PATH", &format!("{programs}:{path}"));
-        Self { home, executor, programs, sessions: RefCell::default() }
+        let real = session_tests::agents().filter(|_| executor.real);
+        let model = real.is_some().then(Model::start);
+        let mut path = format!("{programs}:{}", std::env::var_os("PATH").unwrap().into_string().unwrap());
+        let mut options = vec!["--allow-read".to_owned(), programs.to_string()];
+        if let (Some(directory), Some(model)) = (&real, &model) {
+            path = format!("{directory}/bin:{path}");
+            options.extend(["--allow-read".to_owned(), directory.to_string()]);
+            let environment = executor.environment(&model.url());
+            options.extend(environment.into_iter().flat_map(|variable| ["--env".to_owned(), variable]));
+        }
+        let home = home.with("PATH", &path);
+        Self { home, executor, _model: model, options, sessions: RefCell::default() }
     }
 
     /// The arguments of a run of a new session.
     fn arguments<'a>(&'a self, options: &[&'a str], prompt: &'a str, script: &'a str) -> Vec<&'a str> {
-        let mut arguments = vec!["--json", "run", "--allow-read", self.programs.as_str()];
+        let mut arguments = vec!["--json", "run"];
+        arguments.extend(self.options.iter().map(String::as_str));
         arguments.extend(options);
         if self.executor.is_agent() {
             arguments.extend(["--agent", self.executor.name, prompt, "--"]);

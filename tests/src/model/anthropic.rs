@@ -1,0 +1,105 @@
+//! The Messages interface, as Claude Code uses it: always a stream.
+
+use std::io;
+
+use serde_json::{Value, json};
+
+use super::http::Exchange;
+use super::reply::{End, Part, Reply, Told};
+
+/// What the agent says in the user's place.
+const NOT_THE_USER: &str = "<system-reminder>";
+
+/// Answers a conversation.
+pub(super) fn messages(body: &Value, exchange: Exchange) -> io::Result<()> {
+    let tool = tool(body);
+    // What has no tools is a question of the agent's own, about titles and such.
+    let reply = if tool.is_some() { Reply::to(&told(body)) } else { Reply::default() };
+    if let End::Failed(message) = &reply.end {
+        let error = json!({ "type": "invalid_request_error", "message": message });
+        return exchange.json(400, &json!({ "type": "error", "error": error }));
+    }
+    stream(&reply, tool.as_deref().unwrap_or_default(), &body["model"], exchange)
+}
+
+/// The tool that runs commands, if it is offered.
+fn tool(body: &Value) -> Option<String> {
+    let tools = body["tools"].as_array()?;
+    let name =
+        tools.iter().map(|tool| tool["name"].as_str().unwrap_or_default()).find(|name| *name == "Bash");
+    name.map(str::to_owned)
+}
+
+fn told(body: &Value) -> Vec<Told> {
+    let messages = body["messages"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let of_user = messages.iter().filter(|message| message["role"] == "user");
+    of_user.flat_map(|message| blocks(&message["content"])).collect()
+}
+
+fn blocks(content: &Value) -> Vec<Told> {
+    if let Some(text) = content.as_str() {
+        return user(text).into_iter().collect();
+    }
+    let blocks = content.as_array().map(Vec::as_slice).unwrap_or_default();
+    let told = |block: &Value| match block["type"].as_str() {
+        Some("text") => user(block["text"].as_str().unwrap_or_default()),
+        Some("tool_result") => {
+            let answer = &block["content"];
+            let text = answer.as_str().or_else(|| answer[0]["text"].as_str()).unwrap_or_default();
+            Some(Told::Tool(text.into(), block["is_error"] == true))
+        }
+        Some(_) | None => None,
+    };
+    blocks.iter().filter_map(told).collect()
+}
+
+fn user(text: &str) -> Option<Told> {
+    (!text.trim_start().starts_with(NOT_THE_USER)).then(|| Told::User(text.into()))
+}
+
+fn stream(reply: &Reply, tool: &str, model: &Value, mut exchange: Exchange) -> io::Result<()> {
+    exchange.stream()?;
+    let message = json!({
+        "id": "msg_1", "type": "message", "role": "assistant", "model": model, "content": [],
+        "stop_reason": null, "stop_sequence": null,
+        "usage": { "input_tokens": reply.tokens, "output_tokens": 0 },
+    });
+    exchange.event(&json!({ "type": "message_start", "message": message }))?;
+    let mut index = 0;
+    let mut block = |exchange: &mut Exchange, begin: Value, deltas: &[Value]| -> io::Result<()> {
+        exchange.event(&json!({ "type": "content_block_start", "index": index, "content_block": begin }))?;
+        for delta in deltas {
+            exchange.event(&json!({ "type": "content_block_delta", "index": index, "delta": delta }))?;
+        }
+        exchange.event(&json!({ "type": "content_block_stop", "index": index }))?;
+        index += 1;
+        Ok(())
+    };
+    for part in &reply.parts {
+        let (begin, deltas) = match part {
+            Part::Said(text) => {
+                (json!({ "type": "text", "text": "" }), vec![json!({ "type": "text_delta", "text": text })])
+            }
+            Part::Thought(text) => (
+                json!({ "type": "thinking", "thinking": "", "signature": "" }),
+                vec![
+                    json!({ "type": "thinking_delta", "thinking": text }),
+                    json!({ "type": "signature_delta", "signature": "c2lnbmVk" }),
+                ],
+            ),
+        };
+        block(&mut exchange, begin, &deltas)?;
+    }
+    if let Some(command) = &reply.command {
+        let input = json!({ "command": command, "description": "what the script says" }).to_string();
+        let begin = json!({ "type": "tool_use", "id": format!("toolu_{:016}", reply.number), "name": tool, "input": {} });
+        block(&mut exchange, begin, &[json!({ "type": "input_json_delta", "partial_json": input })])?;
+    }
+    if reply.end == End::Hangs {
+        return exchange.hang();
+    }
+    let reason = if reply.command.is_some() { "tool_use" } else { "end_turn" };
+    let delta = json!({ "stop_reason": reason, "stop_sequence": null });
+    exchange.event(&json!({ "type": "message_delta", "delta": delta, "usage": { "output_tokens": 0 } }))?;
+    exchange.event(&json!({ "type": "message_stop" }))
+}
