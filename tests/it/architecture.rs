@@ -30,7 +30,7 @@ const EDGES: &[Row] = &[
     Row {
         name: "session-core",
         ours: "",
-        outside: "async-trait camino futures-util jiff serde serde_json sha2 thiserror unicode-normalization uuid",
+        outside: "async-trait base64 camino futures-util hmac jiff serde serde_json sha2 thiserror unicode-normalization uuid",
         dev: "proptest tempfile tokio",
         build: "",
     },

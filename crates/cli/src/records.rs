@@ -86,6 +86,7 @@ impl LifecycleSink for Records {
             StoreError::UnknownSession(_)
             | StoreError::UnknownRun(_)
             | StoreError::UnknownApproval(_)
+            | StoreError::UnknownToken(_)
             | StoreError::Fenced { .. }
             | StoreError::Transition(_)
             | StoreError::Conflict(_) => SinkError::Superseded(error.to_string()),

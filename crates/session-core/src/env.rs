@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use uuid::{Builder, Uuid};
 
-use crate::ids::{ApprovalId, CrewId, RunId, RunnerId, SessionId};
+use crate::digest::Digest;
+use crate::ids::{ApprovalId, CrewId, RunId, RunnerId, SessionId, TokenId};
 
 /// Where the current time comes from.
 pub trait Clock: Send + Sync + fmt::Debug {
@@ -82,6 +83,20 @@ impl Env {
     #[must_use]
     pub fn approval_id(&self) -> ApprovalId {
         fresh(|| self.ids.uuid_v7(self.now()), ApprovalId::from_uuid)
+    }
+
+    /// A fresh token id.
+    #[must_use]
+    pub fn token_id(&self) -> TokenId {
+        fresh(|| self.ids.uuid_v7(self.now()), TokenId::from_uuid)
+    }
+
+    /// 32 bytes that nobody can guess: for secrets and keys.
+    #[must_use]
+    pub fn secret(&self) -> [u8; 32] {
+        // Three of them hold 366 random bits; the digest spreads them over 256.
+        let drawn = [(); 3].map(|()| self.ids.uuid_v4().into_bytes());
+        Digest::of(drawn.as_flattened()).to_bytes()
     }
 }
 

@@ -7,10 +7,11 @@ use thiserror::Error;
 use crate::approval::{ApprovalPhase, OPEN_MAX};
 use crate::budget::Exhausted;
 use crate::event::{EventKind, Seq};
-use crate::ids::{ApprovalId, RunId, SessionId};
-use crate::names::{ExecutorType, ExternalKey, Principal};
+use crate::ids::{ApprovalId, RunId, SessionId, TokenId};
+use crate::names::{ExecutorType, ExternalKey, IdempotencyKey, Principal};
 use crate::run::{Epoch, RunPhase};
 use crate::state::InvalidTransition;
+use crate::token::Stronger;
 
 /// The result of a port's method.
 pub type StoreResult<T> = Result<T, StoreError>;
@@ -28,6 +29,9 @@ pub enum StoreError {
     /// No such approval.
     #[error("there is no approval {0}")]
     UnknownApproval(ApprovalId),
+    /// No such token.
+    #[error("there is no token {0}")]
+    UnknownToken(TokenId),
     /// The session has a run that is not over.
     #[error("session {session} has run {run}, which is {phase}")]
     Busy {
@@ -86,6 +90,7 @@ impl StoreError {
             Self::UnknownSession(_)
             | Self::UnknownRun(_)
             | Self::UnknownApproval(_)
+            | Self::UnknownToken(_)
             | Self::Busy { .. }
             | Self::Fenced { .. }
             | Self::Transition(_)
@@ -155,6 +160,20 @@ pub enum Conflict {
     /// A session has as many open approvals as it may.
     #[error("session {0} has {OPEN_MAX} open approvals: answer some of them first")]
     ApprovalsFull(SessionId),
+    /// A token was to be issued with one that counts no more.
+    #[error("nothing can be issued with token {0}: it is revoked, or its time is over")]
+    TokenEnded(TokenId),
+    /// A token was to be stronger than the one with which it was to be issued.
+    #[error("the token cannot be issued with {parent}: {why}")]
+    Stronger {
+        /// The token with which it was to be issued.
+        parent: TokenId,
+        /// What of it is more.
+        why: Stronger,
+    },
+    /// An idempotency key was used for another call.
+    #[error("the idempotency key {0:?} was used for another request: repeat that one, or take a new key")]
+    Reused(IdempotencyKey),
     /// Runs that were submitted together wait for each other in a circle, or for one that is not among them.
     #[error("the runs of a crew must wait only for earlier ones of the same crew")]
     Dependencies,

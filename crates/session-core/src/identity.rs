@@ -14,6 +14,7 @@ use jiff::civil::Date;
 use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 
+use crate::digest::Digest;
 use crate::names::{AgentKey, ExecutionId, MachineNamespace, NameError};
 
 /// What a deterministic get-or-create is keyed by.
@@ -45,7 +46,7 @@ impl SessionIdentity {
             hash.update((field.len() as u64).to_be_bytes());
             hash.update(field.as_bytes());
         }
-        IdentityKey(hash.finalize().into())
+        IdentityKey(Digest::from_bytes(hash.finalize().into()))
     }
 }
 
@@ -195,16 +196,11 @@ impl AgentContext {
 
 /// The hash of an identity: always computed by us, never taken from a caller.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct IdentityKey([u8; 32]);
+pub struct IdentityKey(Digest);
 
 impl fmt::Display for IdentityKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        let mut hex = [0; 64];
-        for (pair, byte) in hex.as_chunks_mut::<2>().0.iter_mut().zip(self.0) {
-            *pair = [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]];
-        }
-        f.write_str(str::from_utf8(&hex).map_err(|_| fmt::Error)?)
+        fmt::Display::fmt(&self.0, f)
     }
 }
 
@@ -223,17 +219,7 @@ impl FromStr for IdentityKey {
     type Err = IdentityKeyError;
 
     fn from_str(text: &str) -> Result<Self, IdentityKeyError> {
-        let (pairs, rest) = text.as_bytes().as_chunks::<2>();
-        let mut key = [0; 32];
-        if pairs.len() != key.len() || !rest.is_empty() {
-            return Err(IdentityKeyError);
-        }
-        for (byte, pair) in key.iter_mut().zip(pairs) {
-            let [high, low] = pair.map(|digit| char::from(digit).to_digit(16));
-            let value = high.zip(low).map(|(high, low)| high * 16 + low).ok_or(IdentityKeyError)?;
-            *byte = u8::try_from(value).map_err(|_| IdentityKeyError)?;
-        }
-        Ok(Self(key))
+        text.parse().map(Self).map_err(|_| IdentityKeyError)
     }
 }
 

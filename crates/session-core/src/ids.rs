@@ -155,6 +155,10 @@ id_type! {
     /// One approval: an agent's question whether it may do something. UUID v7: sorts by when it was asked.
     ApprovalId, "apr", "approval id"
 }
+id_type! {
+    /// One token, which is not its secret. UUID v7: sorts by when it was issued.
+    TokenId, "tok", "token id"
+}
 
 /// How a person names a session: a whole id, the beginning of one, or a label (SPEC section 1).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -208,7 +212,7 @@ impl FromStr for SessionRef {
                 _ => Ok(Self::Id(text.parse()?)),
             };
         }
-        for other in [RunId::PREFIX, RunnerId::PREFIX, CrewId::PREFIX, ApprovalId::PREFIX] {
+        for other in [RunId::PREFIX, RunnerId::PREFIX, CrewId::PREFIX, ApprovalId::PREFIX, TokenId::PREFIX] {
             if text.strip_prefix(other).is_some_and(|rest| rest.starts_with('_')) {
                 return Err(text
                     .parse::<SessionId>()

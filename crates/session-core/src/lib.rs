@@ -32,6 +32,7 @@ pub mod approvals;
 pub mod budget;
 pub mod context;
 pub mod correlation;
+pub mod digest;
 pub mod env;
 pub mod error;
 pub mod event;
@@ -50,14 +51,16 @@ pub mod session;
 pub mod state;
 #[cfg(feature = "testing")]
 pub mod testing;
+pub mod token;
 pub mod tools;
 pub mod turn;
 pub mod wake;
 
+pub use digest::Digest;
 pub use env::{Clock, Env, IdSource};
 pub use error::{Conflict, StoreError, StoreResult};
 pub use event::{Event, EventKind, NewEvent, Seq};
-pub use ids::{ApprovalId, CrewId, Id, IdError, RunId, RunnerId, SessionId, SessionRef};
+pub use ids::{ApprovalId, CrewId, Id, IdError, RunId, RunnerId, SessionId, SessionRef, TokenId};
 pub use ports::Store;
 pub use run::{Ending, Fence, Run, RunPhase};
 pub use sandbox::SandboxSpec;

@@ -149,6 +149,10 @@ name_type! {
     ExternalKey, "the external key", 500
 }
 name_type! {
+    /// A caller's own name for one of its calls, by which a repeated call is known: unique per principal for a day.
+    IdempotencyKey, "the idempotency key", 200
+}
+name_type! {
     /// A tool that an agent may call, such as `write_file` or `mcp__github__create_issue`.
     ToolName, "the tool name", 200
 }

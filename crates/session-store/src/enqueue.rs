@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use jiff::Timestamp;
 use session_core::affinity::Affinity;
 use session_core::ids::{CrewId, RunId, SessionId};
-use session_core::ports::{NewCrew, NewRun, RunOf};
+use session_core::ports::{Idempotency, NewCrew, NewRun, RunOf};
 use session_core::run::{Epoch, Run, RunKind, RunPhase, RunState};
 use session_core::session::{ManagedSession, NewSession};
 use session_core::state::Trigger;
@@ -16,7 +16,7 @@ use crate::conn::{Arg, Args, Sql};
 use crate::error::broken;
 use crate::rows::{TextRow, place_key};
 use crate::tx::Tx;
-use crate::{keys, runs};
+use crate::{idempotency, keys, runs};
 
 macro_rules! new_run {
     () => {
@@ -49,8 +49,24 @@ const INSERT_WAITS: Sql = Sql::Each {
                SELECT v->>0, v->>1 FROM json_array_elements($1::json) AS v",
 };
 
+/// Enqueues a batch, unless the same call did so before.
+pub(crate) async fn enqueue_once(
+    tx: &mut Tx<'_>,
+    batch: &[NewRun],
+    crew: Option<NewCrew>,
+    once: Option<&Idempotency>,
+    now: Timestamp,
+) -> StoreResult<Vec<Run>> {
+    if let Some(once) = once
+        && let Some(runs) = idempotency::recall(tx, once, batch, now).await?
+    {
+        return Ok(runs);
+    }
+    enqueue(tx, batch, crew, now).await
+}
+
 /// Enqueues a batch. Whatever its size, it takes few statements.
-pub(crate) async fn enqueue(
+async fn enqueue(
     tx: &mut Tx<'_>,
     batch: &[NewRun],
     crew: Option<NewCrew>,

@@ -4,7 +4,9 @@ use session_core::ports::{ApprovalFilter, Cursor, SessionFilter};
 use sqlx::{AssertSqlSafe, Connection as _, Row as _, SqliteConnection};
 
 use crate::conn::Sql;
-use crate::{approvals, claim, events, history, identity, keys, ledger, runs, sessions, sweep};
+use crate::{
+    approvals, claim, events, history, idempotency, identity, keys, ledger, runs, sessions, sweep, tokens,
+};
 
 async fn steps(connection: &mut SqliteConnection, sql: &Sql) -> Vec<String> {
     let text = match sql {
@@ -77,6 +79,11 @@ fn statements() -> Vec<(&'static str, Sql)> {
         ("approval", approvals::APPROVAL),
         ("open approvals of a session", approvals::OPEN_OF),
         ("open approvals of a run", approvals::CLOSE_THOSE_OF),
+        ("token", tokens::BY_DIGEST),
+        ("what was issued with tokens", tokens::REVOKE_CHILDREN),
+        ("call under a key", idempotency::CALL),
+        ("runs of a call", idempotency::RUNS),
+        ("calls to be forgotten", idempotency::FORGET),
     ]
 }
 
@@ -150,6 +157,15 @@ async fn nothing_walks_over_the_store() {
             let steps = steps(&mut connection, &approvals::list_query(&filter, after, 50).0).await;
             let [step] = steps.as_slice() else { panic!("{name}: {steps:#?}") };
             assert!(step.split(' ').any(|word| word == index), "{name}: {step}");
+        }
+    }
+    let (somebody, after) = ("a".parse().unwrap(), "tok_00000000000000000000000000000001".parse().unwrap());
+    for (principal, index) in [(None, "sqlite_autoindex_tokens_1"), (Some(&somebody), "tokens_of_principal")]
+    {
+        for after in [None, Some(after)] {
+            let steps = steps(&mut connection, &tokens::list_query(principal, after, 50).0).await;
+            let [step] = steps.as_slice() else { panic!("tokens: {steps:#?}") };
+            assert!(step.split(' ').any(|word| word == index), "tokens: {step}");
         }
     }
 }

@@ -43,6 +43,7 @@ mod events;
 #[cfg(test)]
 mod explain;
 mod history;
+mod idempotency;
 mod identity;
 mod keys;
 mod ledger;
@@ -54,6 +55,7 @@ mod runs;
 mod sessions;
 mod store;
 mod sweep;
+mod tokens;
 mod tx;
 mod url;
 mod writer;

@@ -45,6 +45,12 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
         sqlite: include_str!("../migrations/sqlite/0004_agents.sql"),
         postgres: include_str!("../migrations/postgres/0004_agents.sql"),
     },
+    Migration {
+        version: 5,
+        name: "coordinator",
+        sqlite: include_str!("../migrations/sqlite/0005_coordinator.sql"),
+        postgres: include_str!("../migrations/postgres/0005_coordinator.sql"),
+    },
 ];
 
 /// The key of PostgreSQL's advisory lock around a migration: "roomette" in ASCII.

@@ -143,9 +143,12 @@ row! {
 mod approval;
 #[macro_use]
 mod event;
+#[macro_use]
+mod token;
 
 pub(crate) use self::approval::ApprovalRow;
 pub(crate) use self::event::{EventRow, EventText, LastNames};
+pub(crate) use self::token::TokenRow;
 
 /// Reads the columns of one row; its errors name table, column and row.
 pub(crate) struct RowReader<'a> {

@@ -4,19 +4,18 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
-use jiff::{SignedDuration, Timestamp};
-use session_core::affinity::RunnerProfile;
+use jiff::Timestamp;
 use session_core::approval::{Approval, NewApproval, Reply, Withdrawal};
 use session_core::budget::{Account, BudgetChange, Usage};
 use session_core::event::{Event, NewEvent, Payload, Seq};
-use session_core::ids::{ApprovalId, RunId, RunnerId, SessionId, SessionRef};
+use session_core::ids::{ApprovalId, RunId, SessionId, SessionRef};
 use session_core::names::{Label, Principal};
 use session_core::ports::{
-    Appended, ApprovalFilter, ApprovalStore, Author, ClaimedRun, Directive, EventStore, Ledger, Listing,
-    NewCrew, NewRun, Page, RunProgress, RunStore, SessionFilter, SessionStore, Sweep, Swept, Wakes,
+    Appended, ApprovalFilter, ApprovalStore, Author, EventStore, Ledger, Listing, Page, SessionFilter,
+    SessionStore, Sweep, Swept, Wakes,
 };
-use session_core::run::{Ending, Fence, Run, StopMode};
-use session_core::session::{Binding, Keyed, ManagedSession, NewSession, OpenSession, Opened};
+use session_core::run::Fence;
+use session_core::session::{Keyed, ManagedSession, NewSession, OpenSession, Opened};
 use session_core::state::Trigger;
 use session_core::wake::{Listener, Topic, WakeHub};
 use session_core::{StoreError, StoreResult};
@@ -24,7 +23,6 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::claim::AtOnce;
 use crate::conn::{Pool, Pooled};
 use crate::identity::{self, Looked};
 use crate::migrate::MIGRATIONS;
@@ -33,7 +31,7 @@ use crate::plan::Batch;
 use crate::postgres::{self, Lanes};
 use crate::url::StoreUrl;
 use crate::writer::{Asked, Job, QUEUE_MAX, Writer, ended};
-use crate::{approvals, bindings, claim, connect, enqueue, history, keys, ledger, runs, sessions, sweep, tx};
+use crate::{approvals, connect, history, keys, ledger, sessions, sweep, tx};
 
 /// A store on SQLite or PostgreSQL. Clones share everything.
 #[derive(Clone)]
@@ -191,6 +189,10 @@ macro_rules! change {
     }};
 }
 
+// Behind the macro that they use.
+mod coordinator;
+mod runs;
+
 #[async_trait]
 impl SessionStore for SqlStore {
     async fn open(&self, request: OpenSession, now: Timestamp) -> StoreResult<Opened> {
@@ -277,102 +279,6 @@ impl SessionStore for SqlStore {
 
     async fn expire_identities(&self, now: Timestamp, limit: u32) -> StoreResult<Vec<SessionId>> {
         change!(self, [], tx => identity::expire(tx, now, limit)).await
-    }
-}
-
-#[async_trait]
-impl RunStore for SqlStore {
-    async fn enqueue(
-        &self,
-        batch: Vec<NewRun>,
-        crew: Option<NewCrew>,
-        now: Timestamp,
-    ) -> StoreResult<Vec<Run>> {
-        change!(self, [batch], tx => enqueue::enqueue(tx, &batch, crew, now)).await
-    }
-
-    async fn claim(
-        &self,
-        runner: &RunnerProfile,
-        lease: SignedDuration,
-        now: Timestamp,
-    ) -> StoreResult<Option<ClaimedRun>> {
-        if let (Writing::Pool(_), Pool::Postgres(pool)) = (&self.inner.writing, &self.inner.pool) {
-            match postgres::claim(pool, &self.inner.hub, runner, lease, now).await? {
-                AtOnce::Claimed(claimed) => return Ok(Some(*claimed)),
-                AtOnce::Nothing => return Ok(None),
-                AtOnce::Undecided => {}
-            }
-        }
-        let runner = runner.clone();
-        change!(self, [runner], tx => claim::claim(tx, &runner, lease, now)).await
-    }
-
-    async fn advance(&self, fence: Fence, to: RunProgress, now: Timestamp) -> StoreResult<Run> {
-        change!(self, [to], tx => runs::advance(tx, fence, &to, now)).await
-    }
-
-    async fn bind(&self, fence: Fence, binding: Binding, now: Timestamp) -> StoreResult<()> {
-        change!(self, [binding], tx => bindings::bind(tx, fence, &binding, now)).await
-    }
-
-    async fn resumable(&self, fence: Fence, now: Timestamp) -> StoreResult<()> {
-        change!(self, [], tx => bindings::resumable(tx, fence, now)).await
-    }
-
-    async fn renew(&self, fence: Fence, lease: SignedDuration, now: Timestamp) -> StoreResult<Directive> {
-        change!(self, [], tx => runs::renew(tx, fence, lease, now)).await
-    }
-
-    async fn finish(
-        &self,
-        fence: Fence,
-        ending: Ending,
-        result: Option<Payload>,
-        now: Timestamp,
-    ) -> StoreResult<Run> {
-        change!(self, [ending, result], tx => {
-            runs::finish(tx, fence, &ending, result.as_ref().as_ref(), now)
-        })
-        .await
-    }
-
-    async fn request_stop(&self, run: RunId, mode: StopMode, now: Timestamp) -> StoreResult<Run> {
-        change!(self, [], tx => runs::request_stop(tx, run, mode, now)).await
-    }
-
-    async fn in_flight(&self, runner: RunnerId) -> StoreResult<Vec<Run>> {
-        runs::in_flight(&mut self.connection().await?.conn(), runner).await
-    }
-
-    async fn take_over(
-        &self,
-        run: RunId,
-        runner: RunnerId,
-        lease: SignedDuration,
-        now: Timestamp,
-    ) -> StoreResult<Run> {
-        change!(self, [], tx => runs::take_over(tx, run, runner, lease, now)).await
-    }
-
-    async fn requeue(&self, fence: Fence, now: Timestamp) -> StoreResult<Run> {
-        change!(self, [], tx => runs::requeue(tx, fence, now)).await
-    }
-
-    async fn reap(&self, now: Timestamp, limit: u32) -> StoreResult<Vec<Run>> {
-        change!(self, [], tx => runs::reap(tx, now, limit)).await
-    }
-
-    async fn run(&self, id: RunId) -> StoreResult<Option<Run>> {
-        runs::run(&mut self.connection().await?.conn(), id).await
-    }
-
-    async fn runs(&self, session: SessionId, limit: u32) -> StoreResult<Vec<Run>> {
-        runs::runs(&mut self.connection().await?.conn(), session, limit).await
-    }
-
-    async fn has_work(&self, runner: RunnerId) -> StoreResult<bool> {
-        runs::has_work(&mut self.connection().await?.conn(), runner).await
     }
 }
 

@@ -14,22 +14,26 @@ mod lifecycle;
 mod runs;
 mod sessions;
 mod sweep;
+mod tokens;
 
 pub use approvals::{APPROVALS_PAGE_MAX, ApprovalFilter, ApprovalStore};
 pub use engine::{Engine, EngineError, Orchestrator, Release, SessionFactory};
 pub use events::{Appended, Author, EventStore};
 pub use ledger::{Ledger, MINUTES_KEPT};
 pub use lifecycle::{LifecycleEvent, LifecycleSink, ResumeStep, SinkError};
-pub use runs::{ClaimedRun, Directive, NewCrew, NewRun, RunOf, RunProgress, RunStore};
+pub use runs::{
+    ClaimedRun, Directive, IDEMPOTENCY_KEPT, Idempotency, NewCrew, NewRun, RunOf, RunProgress, RunStore,
+};
 pub use sessions::{Cursor, Listing, Page, STAMP_EVERY, SessionFilter, SessionStore};
 pub use sweep::{Sweep, Swept};
+pub use tokens::{TOKENS_PAGE_MAX, TokenStore};
 
 use crate::wake::{Listener, Topic};
 
 /// Everything that a host needs of its store.
-pub trait Store: SessionStore + RunStore + EventStore + ApprovalStore + Ledger + Wakes {}
+pub trait Store: SessionStore + RunStore + EventStore + ApprovalStore + TokenStore + Ledger + Wakes {}
 
-impl<S: SessionStore + RunStore + EventStore + ApprovalStore + Ledger + Wakes> Store for S {}
+impl<S: SessionStore + RunStore + EventStore + ApprovalStore + TokenStore + Ledger + Wakes> Store for S {}
 
 /// How one learns of changes without asking again and again.
 pub trait Wakes: Send + Sync {

@@ -4,9 +4,11 @@ use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::affinity::{Affinity, RunnerProfile};
+use crate::digest::Digest;
 use crate::error::StoreResult;
 use crate::event::Payload;
 use crate::ids::{CrewId, RunId, RunnerId, SessionId};
+use crate::names::{IdempotencyKey, Principal};
 use crate::run::{Ending, Fence, Run, RunSpec, RunStep, StopMode};
 use crate::session::{Binding, ManagedSession, NewSession};
 
@@ -28,7 +30,25 @@ pub trait RunStore: Send + Sync {
         batch: Vec<NewRun>,
         crew: Option<NewCrew>,
         now: Timestamp,
+    ) -> StoreResult<Vec<Run>> {
+        self.enqueue_once(batch, crew, None, now).await
+    }
+
+    /// [`enqueue`](Self::enqueue), at most once a key. The same call again, within [`IDEMPOTENCY_KEPT`] of the first,
+    /// makes nothing and returns the runs of the first one as they are now, whatever ids it brings; any number of callers
+    /// at once make one batch. Another call under the same key is `Conflict::Reused`. A call that is refused is not
+    /// remembered.
+    async fn enqueue_once(
+        &self,
+        batch: Vec<NewRun>,
+        crew: Option<NewCrew>,
+        once: Option<Idempotency>,
+        now: Timestamp,
     ) -> StoreResult<Vec<Run>>;
+
+    /// Forgets at most `limit` calls whose time is over, the oldest first; returns how many. Fewer than `limit` means
+    /// that none is left.
+    async fn forget_idempotency(&self, now: Timestamp, limit: u32) -> StoreResult<u32>;
 
     /// Takes the next run that this runner may execute: highest priority first, then in the order of enqueueing.
     /// It is `claimed` until `now + lease`, under the next epoch. Never one that waits for another, whose session
@@ -113,6 +133,28 @@ pub trait RunStore: Send + Sync {
 
     /// Whether any run of this runner is claimed, or pending and only for it: something is left to do for its host.
     async fn has_work(&self, runner: RunnerId) -> StoreResult<bool>;
+}
+
+/// For how long a call is remembered under its idempotency key: 24 hours.
+pub const IDEMPOTENCY_KEPT: SignedDuration = SignedDuration::from_hours(24);
+
+/// By what a repeated call is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Idempotency {
+    /// Whose call it is: another principal's keys are others.
+    pub principal: Principal,
+    /// The caller's name for it.
+    pub key: IdempotencyKey,
+    /// The digest of the request in its canonical form, by which another one under the same key is told apart.
+    pub digest: Digest,
+}
+
+impl Idempotency {
+    /// Whether a call of that time is remembered now.
+    #[must_use]
+    pub fn is_kept(at: Timestamp, now: Timestamp) -> bool {
+        now.duration_since(at) < IDEMPOTENCY_KEPT
+    }
 }
 
 /// A run before it is in the queue.

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::SignedDuration;
-use session_core::StoreError;
-use session_core::ports::{Author, SessionFilter, Wakes as _};
+use session_core::ports::{Author, Idempotency, SessionFilter, Wakes as _};
 use session_core::wake::{Listener, Topic};
+use session_core::{Digest, StoreError};
 use sqlx::Connection as _;
 use tokio::task::JoinSet;
 
@@ -45,6 +45,43 @@ async fn a_hundred_opens_make_one_session_on_postgres() {
     }
     let database = pg::fresh_database().await;
     a_hundred_opens_make_one_session(database.url()).await;
+}
+
+async fn a_hundred_calls_under_a_key_make_one_run(url: &str) {
+    let pair = Pair::of(url).await;
+    let env = world();
+    let now = env.now();
+    let once = Idempotency {
+        principal: "alice".parse().unwrap(),
+        key: "one".parse().unwrap(),
+        digest: Digest::of("request"),
+    };
+    let mut calls = JoinSet::new();
+    for call in 0..100 {
+        let (store, batch) = (Arc::clone(&pair.stores[call % 2]), vec![new_run(&env)]);
+        let once = once.clone();
+        calls.spawn(async move { store.enqueue_once(batch, None, Some(once), now).await.unwrap() });
+    }
+    let runs: HashSet<_> = calls.join_all().await.into_iter().flatten().map(|run| run.id).collect();
+    assert_eq!(runs.len(), 1);
+    let all = session_core::ports::Page::first(10);
+    let listing = pair.stores[0].list(&SessionFilter::default(), &all).await.unwrap();
+    assert_eq!(listing.items.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hundred_calls_under_a_key_make_one_run_on_sqlite() {
+    let file = SqliteFile::new();
+    a_hundred_calls_under_a_key_make_one_run(&file.url().to_string()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hundred_calls_under_a_key_make_one_run_on_postgres() {
+    if pg::skipped("postgres") {
+        return;
+    }
+    let database = pg::fresh_database().await;
+    a_hundred_calls_under_a_key_make_one_run(database.url()).await;
 }
 
 async fn sixteen_claimers_take_each_run_once(url: &str) {

@@ -7,9 +7,11 @@ use session_core::budget::{BudgetChange, Usage};
 use session_core::event::Payload;
 use session_core::ports::{
     ApprovalStore as _, EventStore as _, Ledger as _, NewRun, RunOf, RunStore as _, SessionStore as _, Sweep,
+    TokenStore as _,
 };
 use session_core::run::{Fence, RunPhase};
 use session_core::session::NewSession;
+use session_core::token::SigningKey;
 use session_core::{Env, RunnerId, Seq, SessionId, SessionState};
 use session_store::SqlStore;
 use sqlx::{AssertSqlSafe, Connection as _, SqliteConnection};
@@ -131,6 +133,8 @@ async fn agents_work(store: &SqlStore, env: &Env, fence: Fence, bound: SessionId
     };
     let asked = store.ask(fence, NewApproval { id: env.approval_id(), question }, now).await.unwrap();
     assert_eq!(store.approval(asked.id).await.unwrap(), Some(asked));
+    let key = SigningKey::new(env.secret());
+    assert_eq!(store.signing_key(key.clone()).await.unwrap(), key);
 }
 
 #[tokio::test]

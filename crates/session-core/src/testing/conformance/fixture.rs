@@ -21,6 +21,7 @@ use crate::sandbox::SandboxSpec;
 use crate::session::{Binding, ManagedSession, NewSession, OpenSession, WorkspaceKind};
 use crate::state::{SessionState, Trigger};
 use crate::testing::ManualClock;
+use crate::token::{NewToken, Secret, Subject};
 
 /// A store under test, in a world of its own.
 pub struct Fixture {
@@ -261,6 +262,21 @@ impl Fixture {
             deadline: None,
         };
         NewApproval { id: self.env.approval_id(), question }
+    }
+
+    /// A token without an end, for everything but administration.
+    #[must_use]
+    pub fn new_token(&self) -> NewToken {
+        NewToken {
+            id: self.env.token_id(),
+            digest: Secret::new(self.env.secret()).digest(),
+            name: "laptop".parse().unwrap(),
+            subject: Subject::Principal,
+            principal: "alice".parse().unwrap(),
+            verbs: "read run".parse().unwrap(),
+            expires_at: None,
+            parent: None,
+        }
     }
 
     /// An answer of the owner.

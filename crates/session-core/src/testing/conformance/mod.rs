@@ -28,6 +28,7 @@ pub mod budgets;
 pub mod crews;
 pub mod events;
 pub mod forks;
+pub mod idempotency;
 pub mod identity;
 pub mod keys;
 pub mod leases;
@@ -38,6 +39,7 @@ pub mod requeues;
 pub mod sessions;
 pub mod stops;
 pub mod sweeps;
+pub mod tokens;
 pub mod wakes;
 
 use std::sync::Arc;
@@ -182,6 +184,24 @@ macro_rules! conformance_cases {
             one_of_many_concurrent_answers_wins
             an_answer_and_a_withdrawal_agree
             an_answer_and_the_end_of_its_run_agree
+        }
+        $crate::conformance_group! { $use $($make)? => idempotency:
+            a_repeated_call_makes_nothing
+            another_request_under_a_key_is_refused
+            a_refused_call_is_not_remembered
+            a_key_is_free_after_a_day
+            calls_are_forgotten_in_batches
+            concurrent_calls_make_one_batch
+        }
+        $crate::conformance_group! { $use $($make)? => tokens:
+            a_token_is_there_as_it_was_issued
+            a_taken_token_is_refused
+            a_child_is_never_stronger
+            only_a_token_that_counts_issues
+            a_revocation_takes_along_what_was_issued
+            tokens_are_listed_newest_first
+            a_revocation_and_an_issue_agree
+            the_first_signing_key_wins
         }
         $crate::conformance_group! { $use $($make)? => requeues:
             a_run_goes_back_to_its_place
@@ -360,6 +380,8 @@ mod tests {
             ("keys", keys::CASES, include_str!("keys.rs")),
             ("forks", forks::CASES, include_str!("forks.rs")),
             ("sweeps", sweeps::CASES, include_str!("sweeps.rs")),
+            ("idempotency", idempotency::CASES, include_str!("idempotency.rs")),
+            ("tokens", tokens::CASES, include_str!("tokens.rs")),
         ];
     }
 

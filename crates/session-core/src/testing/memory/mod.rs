@@ -6,11 +6,13 @@
 mod approvals;
 mod draft;
 mod events;
+mod idempotency;
 mod keys;
 mod ledger;
 mod runs;
 mod sessions;
 mod sweep;
+mod tokens;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,14 +20,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use jiff::Timestamp;
 
 use self::draft::Draft;
+use self::idempotency::Remembered;
 use crate::approval::Approval;
 use crate::error::StoreResult;
 use crate::event::{Event, Origin, Seq};
 use crate::identity::IdentityKey;
-use crate::ids::{ApprovalId, CrewId, RunId, SessionId};
+use crate::ids::{ApprovalId, CrewId, RunId, SessionId, TokenId};
 use crate::ports::Wakes;
 use crate::run::Run;
 use crate::session::ManagedSession;
+use crate::token::{SigningKey, TokenRecord};
 use crate::wake::{Listener, Topic, WakeHub};
 
 /// A store that forgets everything when the program ends. Clones share one content.
@@ -47,6 +51,10 @@ struct Data {
     runs: Vec<QueuedRun>,
     crews: BTreeMap<CrewId, Option<u32>>,
     approvals: BTreeMap<ApprovalId, Approval>,
+    /// Calls under a key, each key of a principal once.
+    calls: Vec<Remembered>,
+    tokens: BTreeMap<TokenId, TokenRecord>,
+    signing_key: Option<SigningKey>,
     /// Shared with the copy, so that a change copies only the logs that it touches.
     logs: BTreeMap<SessionId, Arc<Log>>,
     /// The tokens of each minute since the epoch.

@@ -11,7 +11,7 @@ use crate::affinity::{Affinity, Place, RunnerProfile};
 use crate::error::{Conflict, StoreError, StoreResult};
 use crate::event::{EventKind, NewEvent, Payload};
 use crate::ids::{CrewId, RunId, RunnerId, SessionId};
-use crate::ports::{ClaimedRun, Directive, NewCrew, NewRun, RunOf, RunProgress, RunStore};
+use crate::ports::{ClaimedRun, Directive, Idempotency, NewCrew, NewRun, RunOf, RunProgress, RunStore};
 use crate::record;
 use crate::run::{
     EndKind, Ending, Epoch, Fence, Lease, ReasonCode, Run, RunKind, RunPhase, RunState, RunStep, StopMode,
@@ -21,13 +21,25 @@ use crate::state::{SessionState, Trigger};
 
 #[async_trait]
 impl RunStore for MemoryStore {
-    async fn enqueue(
+    async fn enqueue_once(
         &self,
         batch: Vec<NewRun>,
         crew: Option<NewCrew>,
+        once: Option<Idempotency>,
         now: Timestamp,
     ) -> StoreResult<Vec<Run>> {
-        self.write(|draft| draft.enqueue(batch, crew, now))
+        self.write(|draft| match once {
+            Some(once) => match draft.recall(&once, &batch, now)? {
+                Some(runs) => Ok(runs),
+                None => draft.enqueue(batch, crew, now),
+            },
+            None => draft.enqueue(batch, crew, now),
+        })
+    }
+
+    async fn forget_idempotency(&self, now: Timestamp, limit: u32) -> StoreResult<u32> {
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        self.write(|draft| Ok(u32::try_from(draft.forget_calls(now, limit)).unwrap_or(u32::MAX)))
     }
 
     async fn claim(
