@@ -155,7 +155,9 @@ impl From<StoreError> for Failure {
             StoreError::UnknownSession(_) | StoreError::UnknownRun(_) => {
                 (Kind::NotFound, Some("`roomette ps --all` lists the sessions"))
             }
-            StoreError::UnknownApproval(_) | StoreError::UnknownToken(_) => (Kind::NotFound, None),
+            StoreError::UnknownApproval(_) | StoreError::UnknownRunner(_) | StoreError::UnknownToken(_) => {
+                (Kind::NotFound, None)
+            }
             StoreError::Busy { .. } => {
                 (Kind::Conflict, Some("wait for it (`roomette wait`) or stop it (`roomette stop`)"))
             }

@@ -86,6 +86,7 @@ impl LifecycleSink for Records {
             StoreError::UnknownSession(_)
             | StoreError::UnknownRun(_)
             | StoreError::UnknownApproval(_)
+            | StoreError::UnknownRunner(_)
             | StoreError::UnknownToken(_)
             | StoreError::Fenced { .. }
             | StoreError::Transition(_)

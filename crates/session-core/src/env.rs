@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use uuid::{Builder, Uuid};
 
 use crate::digest::Digest;
-use crate::ids::{ApprovalId, CrewId, RunId, RunnerId, SessionId, TokenId};
+use crate::ids::{ApprovalId, ClaimId, CrewId, RunId, RunnerId, SessionId, TokenId};
 
 /// Where the current time comes from.
 pub trait Clock: Send + Sync + fmt::Debug {
@@ -83,6 +83,12 @@ impl Env {
     #[must_use]
     pub fn approval_id(&self) -> ApprovalId {
         fresh(|| self.ids.uuid_v7(self.now()), ApprovalId::from_uuid)
+    }
+
+    /// A fresh claim id.
+    #[must_use]
+    pub fn claim_id(&self) -> ClaimId {
+        fresh(|| self.ids.uuid_v4(), ClaimId::from_uuid)
     }
 
     /// A fresh token id.

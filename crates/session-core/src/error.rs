@@ -7,7 +7,7 @@ use thiserror::Error;
 use crate::approval::{ApprovalPhase, OPEN_MAX};
 use crate::budget::Exhausted;
 use crate::event::{EventKind, Seq};
-use crate::ids::{ApprovalId, RunId, SessionId, TokenId};
+use crate::ids::{ApprovalId, RunId, RunnerId, SessionId, TokenId};
 use crate::names::{ExecutorType, ExternalKey, IdempotencyKey, Principal};
 use crate::run::{Epoch, RunPhase};
 use crate::state::InvalidTransition;
@@ -29,6 +29,9 @@ pub enum StoreError {
     /// No such approval.
     #[error("there is no approval {0}")]
     UnknownApproval(ApprovalId),
+    /// No such runner.
+    #[error("there is no runner {0}")]
+    UnknownRunner(RunnerId),
     /// No such token.
     #[error("there is no token {0}")]
     UnknownToken(TokenId),
@@ -90,6 +93,7 @@ impl StoreError {
             Self::UnknownSession(_)
             | Self::UnknownRun(_)
             | Self::UnknownApproval(_)
+            | Self::UnknownRunner(_)
             | Self::UnknownToken(_)
             | Self::Busy { .. }
             | Self::Fenced { .. }
@@ -160,6 +164,27 @@ pub enum Conflict {
     /// A session has as many open approvals as it may.
     #[error("session {0} has {OPEN_MAX} open approvals: answer some of them first")]
     ApprovalsFull(SessionId),
+    /// Another process with a runner's id has registered since.
+    #[error(
+        "runner {runner} has registered again, as its instance {held}: instance {given} must end, or two processes \
+         share one id"
+    )]
+    Superseded {
+        /// The runner.
+        runner: RunnerId,
+        /// The instance that counts.
+        held: Epoch,
+        /// The one that spoke.
+        given: Epoch,
+    },
+    /// A runner was to be forgotten that has work.
+    #[error("runner {runner} holds {run}: drain it and wait, or stop its runs")]
+    RunnerBusy {
+        /// The runner.
+        runner: RunnerId,
+        /// One of its runs.
+        run: RunId,
+    },
     /// A token was to be issued with one that counts no more.
     #[error("nothing can be issued with token {0}: it is revoked, or its time is over")]
     TokenEnded(TokenId),

@@ -156,6 +156,10 @@ id_type! {
     ApprovalId, "apr", "approval id"
 }
 id_type! {
+    /// One attempt of a runner to claim a run, by which a repeated one is known. Random (UUID v4).
+    ClaimId, "clm", "claim id"
+}
+id_type! {
     /// One token, which is not its secret. UUID v7: sorts by when it was issued.
     TokenId, "tok", "token id"
 }
@@ -212,7 +216,14 @@ impl FromStr for SessionRef {
                 _ => Ok(Self::Id(text.parse()?)),
             };
         }
-        for other in [RunId::PREFIX, RunnerId::PREFIX, CrewId::PREFIX, ApprovalId::PREFIX, TokenId::PREFIX] {
+        for other in [
+            RunId::PREFIX,
+            RunnerId::PREFIX,
+            CrewId::PREFIX,
+            ApprovalId::PREFIX,
+            ClaimId::PREFIX,
+            TokenId::PREFIX,
+        ] {
             if text.strip_prefix(other).is_some_and(|rest| rest.starts_with('_')) {
                 return Err(text
                     .parse::<SessionId>()

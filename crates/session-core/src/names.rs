@@ -161,6 +161,10 @@ name_type! {
     Role, "the role", 200
 }
 name_type! {
+    /// Which version of the program a runner is, as it says itself.
+    ProgramVersion, "the version", 100
+}
+name_type! {
     /// Who appends events, for telling retries apart.
     Producer, "the producer", 200
 }

@@ -40,6 +40,8 @@ pub struct Run {
     pub stop: Option<StopOrder>,
     /// When it was enqueued.
     pub created_at: Timestamp,
+    /// Until when a runner must take it, unless one that matches is only busy; `None` for no such time.
+    pub claim_by: Option<Timestamp>,
     /// When its executor was up.
     pub started_at: Option<Timestamp>,
     /// What the kernel really holds of its session's sandbox, as its runner found it: a JSON object. There once the

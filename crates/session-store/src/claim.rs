@@ -7,14 +7,16 @@ use std::cmp::Reverse;
 
 use jiff::{SignedDuration, Timestamp};
 use session_core::affinity::{Place, RunnerProfile};
+use session_core::ids::ClaimId;
 use session_core::ports::ClaimedRun;
 use session_core::run::{Lease, Run, RunPhase};
 use session_core::session::ManagedSession;
 use session_core::{StoreError, StoreResult, record};
 
 use crate::conn::{Arg, Args, Conn, Sql};
-use crate::error::{DatabaseError, Failure, broken, failed};
+use crate::error::{DatabaseError, Failure, broken, database_error, failed};
 use crate::rows::{RunRow, SessionRow, TextRow, place_key};
+use crate::runners;
 use crate::runs::until;
 use crate::tx::Tx;
 
@@ -131,14 +133,15 @@ const AT_ONCE: Sql = sql!(concat!(
     "WITH best AS MATERIALIZED (SELECT p.place_key, p.executor \
      FROM json_array_elements_text($3::json) AS x(executor) CROSS JOIN LATERAL (",
     probes!(ready!("x.executor", "= ANY (ARRAY(SELECT json_array_elements_text($4::json)))")),
-    ") p ORDER BY p.priority DESC, p.position LIMIT 1), \
+    ") p WHERE NOT EXISTS (SELECT 1 FROM runners n WHERE n.id = $5 AND (n.draining = 1 OR n.forgotten = 1)) \
+     ORDER BY p.priority DESC, p.position LIMIT 1), \
      free AS MATERIALIZED (SELECT r.id AS run, r.crew_id AS crew, ",
     session_columns!("s."),
     " FROM runs r JOIN sessions s ON s.id = r.session_id WHERE r.place_key = (SELECT b.place_key FROM best b) AND ",
     ready!("(SELECT b.executor FROM best b)", "= ANY (ARRAY(SELECT json_array_elements_text($4::json)))"),
     "ORDER BY r.priority DESC, r.position LIMIT 1 FOR NO KEY UPDATE OF s, r SKIP LOCKED), \
-     claimed AS (UPDATE runs r SET phase = 'claimed', epoch = r.epoch + 1, runner_id = $5, lease_until_ms = $6 \
-     FROM free f WHERE r.id = f.run AND f.crew IS NULL AND r.phase = 'pending' RETURNING ",
+     claimed AS (UPDATE runs r SET phase = 'claimed', epoch = r.epoch + 1, runner_id = $5, lease_until_ms = $6, \
+     claim_id = $8 FROM free f WHERE r.id = f.run AND f.crew IS NULL AND r.phase = 'pending' RETURNING ",
     run_columns!("r."),
     "), logged AS (INSERT INTO events (session_id, seq, at_ms, run_id, kind, payload) \
      SELECT c.session_id, (SELECT coalesce(max(e.seq), 0) + 1 FROM events e WHERE e.session_id = c.session_id), \
@@ -159,21 +162,52 @@ const CREW_IS_FULL: Sql = sql!(
 );
 
 const CLAIM: Sql = sql!(concat!(
-    "UPDATE runs SET phase = 'claimed', epoch = epoch + 1, runner_id = $2, lease_until_ms = $3 \
+    "UPDATE runs SET phase = 'claimed', epoch = epoch + 1, runner_id = $2, lease_until_ms = $3, claim_id = $4 \
      WHERE id = $1 AND phase = 'pending' AND waiting_for = 0 RETURNING ",
     run_columns!("")
 ));
 
+/// What a claim got that is repeated, for as long as it is no more than claimed.
+pub(crate) const REPEATED: Sql = sql!(concat!(
+    "SELECT ",
+    run_columns!("r."),
+    ", ",
+    session_columns!("s."),
+    " FROM runs r CROSS JOIN sessions s WHERE r.runner_id = $1 AND r.claim_id = $2 AND r.claim_id IS NOT NULL \
+     AND r.phase = 'claimed' AND s.id = r.session_id"
+));
+
+async fn repeated(
+    conn: &mut Conn<'_>,
+    runner: &RunnerProfile,
+    claim: Option<ClaimId>,
+) -> StoreResult<Option<ClaimedRun>> {
+    let Some(claim) = claim else { return Ok(None) };
+    let row = conn.row::<(RunRow, SessionRow)>(&REPEATED, args![runner.id, claim]).await?;
+    row.map(|(run, session)| Ok(ClaimedRun { session: session.value()?, run: run.value()? })).transpose()
+}
+
 pub(crate) async fn claim(
     tx: &mut Tx<'_>,
     runner: &RunnerProfile,
+    claim: Option<ClaimId>,
     lease: SignedDuration,
     now: Timestamp,
 ) -> StoreResult<Option<ClaimedRun>> {
+    if let Some(known) = repeated(&mut tx.conn, runner, claim).await? {
+        return Ok(Some(known));
+    }
     let Some(best) = best(&mut tx.conn, runner).await? else { return Ok(None) };
     let (chosen, session) = if tx.conn.is_postgres() { secured(tx, runner, best).await? } else { best };
     let lease = Lease { runner: runner.id, until: until(lease, now) };
-    let claimed = tx.write_rows::<RunRow>(&CLAIM, args![chosen.id, lease.runner, lease.until]).await?;
+    let values = args![chosen.id, lease.runner, lease.until, claim];
+    let claimed = match tx.write_rows::<RunRow>(&CLAIM, values).await {
+        // The same claim got another run meanwhile: that is its answer.
+        Err(error) if database_error(&error).is_some_and(|error| error.kind == Failure::Unique) => {
+            return Err(again());
+        }
+        claimed => claimed?,
+    };
     let run: Run = match claimed.into_iter().next() {
         Some(row) => row.value()?,
         None if tx.conn.is_postgres() => return Err(again()),
@@ -187,6 +221,8 @@ pub(crate) async fn claim(
 /// What one statement made of a claim on PostgreSQL.
 pub(crate) enum AtOnce {
     Claimed(Box<ClaimedRun>),
+    /// The same claim got this before.
+    Repeated(Box<ClaimedRun>),
     /// There is nothing for this runner.
     Nothing,
     /// It takes a transaction: the first run is of a crew, or others hold all that is there, or came in between.
@@ -197,13 +233,17 @@ pub(crate) enum AtOnce {
 pub(crate) async fn at_once(
     conn: &mut Conn<'_>,
     runner: &RunnerProfile,
+    claim: Option<ClaimId>,
     lease: SignedDuration,
     now: Timestamp,
 ) -> StoreResult<AtOnce> {
+    if let Some(known) = repeated(conn, runner, claim).await? {
+        return Ok(AtOnce::Repeated(Box::new(known)));
+    }
     let [own, here] = places(runner);
     let executors = Arg::list(&runner.executors);
     let values = [own.into(), here.into(), executors, served(runner)];
-    let values = values.into_iter().chain(args![runner.id, until(lease, now), now]).collect();
+    let values = values.into_iter().chain(args![runner.id, until(lease, now), now, claim]).collect();
     match conn.try_rows::<(RunRow, SessionRow)>(&AT_ONCE, values).await {
         Ok(rows) => match rows.into_iter().next() {
             Some((run, session)) => {
@@ -220,6 +260,9 @@ pub(crate) async fn at_once(
 
 /// The best run of all that this runner may take, as things stand.
 async fn best(conn: &mut Conn<'_>, runner: &RunnerProfile) -> StoreResult<Option<Candidate>> {
+    if runners::takes_nothing(conn, runner.id).await? {
+        return Ok(None);
+    }
     let mut best: Option<(CandidateRow, SessionRow)> = None;
     for executor in &runner.executors {
         let found = conn.row(&PROBE, probe_args(runner, executor.as_str())).await?;

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use serde_json::Value;
-use session_core::ids::{ApprovalId, CrewId, RunId, RunnerId, SessionId, TokenId};
+use session_core::ids::{ApprovalId, ClaimId, CrewId, RunId, RunnerId, SessionId, TokenId};
 use session_core::{Seq, StoreResult};
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::sqlite::{SqliteArguments, SqliteRow};
@@ -274,7 +274,7 @@ macro_rules! ids {
         }
     })* };
 }
-ids!(SessionId, RunId, RunnerId, CrewId, ApprovalId, TokenId);
+ids!(SessionId, RunId, RunnerId, CrewId, ApprovalId, ClaimId, TokenId);
 
 /// `None` is NULL of the type that the value would have.
 macro_rules! optional {
@@ -286,5 +286,5 @@ macro_rules! optional {
 }
 optional! {
     Int: i64, u32, i32, Timestamp;
-    Text: &str, String, SessionId, RunId, RunnerId, CrewId, TokenId;
+    Text: &str, String, SessionId, RunId, RunnerId, CrewId, ClaimId, TokenId;
 }

@@ -21,7 +21,7 @@ use crate::{idempotency, keys, runs};
 macro_rules! new_run {
     () => {
         "INSERT INTO runs (id, session_id, kind, argv, env, timeout_ms, priority, place_key, executor, project_dir, \
-         crew_id, waiting_for, phase, created_at_ms, turn) "
+         crew_id, waiting_for, phase, created_at_ms, turn, claim_by_ms) "
     };
 }
 
@@ -29,13 +29,13 @@ const INSERT: Sql = Sql::Each {
     sqlite: concat!(
         new_run!(),
         "SELECT value->>0, value->>1, value->>2, value->>3, value->>4, value->>5, value->>6, value->>7, value->>8, \
-         value->>9, value->>10, value->>11, 'pending', value->>12, value->>13 FROM json_each($1) WHERE true \
+         value->>9, value->>10, value->>11, 'pending', value->>12, value->>13, value->>14 FROM json_each($1) WHERE true \
          ON CONFLICT (id) DO NOTHING RETURNING id"
     ),
     postgres: concat!(
         new_run!(),
         "SELECT v->>0, v->>1, v->>2, v->>3, v->>4, (v->>5)::bigint, (v->>6)::bigint, v->>7, v->>8, v->>9, v->>10, \
-         (v->>11)::bigint, 'pending', (v->>12)::bigint, v->>13 FROM json_array_elements($1::json) AS v \
+         (v->>11)::bigint, 'pending', (v->>12)::bigint, v->>13, (v->>14)::bigint FROM json_array_elements($1::json) AS v \
          ON CONFLICT (id) DO NOTHING RETURNING id"
     ),
 };
@@ -190,6 +190,7 @@ fn columns(run: &Run) -> StoreResult<Args> {
         run.waiting_for,
         run.created_at,
         run.spec.turn.as_ref().map(serde_json::to_string).transpose().map_err(broken)?,
+        run.claim_by,
     ])
 }
 
@@ -208,6 +209,7 @@ fn pending(new: &NewRun, place: Placed, crew: Option<CrewId>, waiting_for: usize
         state: RunState::Pending,
         stop: None,
         created_at: now,
+        claim_by: new.claim_by,
         started_at: None,
         sandbox: None,
     }

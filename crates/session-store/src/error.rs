@@ -174,6 +174,7 @@ pub(crate) fn database_error(error: &StoreError) -> Option<&DatabaseError> {
         StoreError::UnknownSession(_)
         | StoreError::UnknownRun(_)
         | StoreError::UnknownApproval(_)
+        | StoreError::UnknownRunner(_)
         | StoreError::UnknownToken(_)
         | StoreError::Busy { .. }
         | StoreError::Fenced { .. }

@@ -5,7 +5,8 @@ use sqlx::{AssertSqlSafe, Connection as _, Row as _, SqliteConnection};
 
 use crate::conn::Sql;
 use crate::{
-    approvals, claim, events, history, idempotency, identity, keys, ledger, runs, sessions, sweep, tokens,
+    approvals, claim, events, history, idempotency, identity, keys, ledger, runners, runs, sessions, sweep,
+    tokens,
 };
 
 async fn steps(connection: &mut SqliteConnection, sql: &Sql) -> Vec<String> {
@@ -79,6 +80,11 @@ fn statements() -> Vec<(&'static str, Sql)> {
         ("approval", approvals::APPROVAL),
         ("open approvals of a session", approvals::OPEN_OF),
         ("open approvals of a run", approvals::CLOSE_THOSE_OF),
+        ("repeated claim", claim::REPEATED),
+        ("runner that takes nothing", runners::TAKES_NOTHING),
+        ("whether a runner holds a run", runners::HOLDS),
+        ("sessions bound to a runner", runners::BOUND),
+        ("runs that nobody took", runners::UNCLAIMED),
         ("token", tokens::BY_DIGEST),
         ("what was issued with tokens", tokens::REVOKE_CHILDREN),
         ("call under a key", idempotency::CALL),

@@ -51,6 +51,7 @@ mod migrate;
 mod open;
 mod plan;
 mod postgres;
+mod runners;
 mod runs;
 mod sessions;
 mod store;

@@ -51,6 +51,12 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
         sqlite: include_str!("../migrations/sqlite/0005_coordinator.sql"),
         postgres: include_str!("../migrations/postgres/0005_coordinator.sql"),
     },
+    Migration {
+        version: 6,
+        name: "runners",
+        sqlite: include_str!("../migrations/sqlite/0006_runners.sql"),
+        postgres: include_str!("../migrations/postgres/0006_runners.sql"),
+    },
 ];
 
 /// The key of PostgreSQL's advisory lock around a migration: "roomette" in ASCII.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use session_core::affinity::RunnerProfile;
+use session_core::ids::ClaimId;
 use session_core::ports::{Appended, Author};
 use session_core::wake::{Topic, WakeHub};
 use session_core::{StoreError, StoreResult};
@@ -155,11 +156,12 @@ pub(crate) async fn claim(
     pool: &PgPool,
     hub: &WakeHub,
     runner: &RunnerProfile,
+    claim: Option<ClaimId>,
     lease: SignedDuration,
     now: Timestamp,
 ) -> StoreResult<AtOnce> {
     let mut connection = pool.acquire().await.map_err(failed)?;
-    let outcome = claim::at_once(&mut Conn::Postgres(&mut connection), runner, lease, now).await?;
+    let outcome = claim::at_once(&mut Conn::Postgres(&mut connection), runner, claim, lease, now).await?;
     if let AtOnce::Claimed(claimed) = &outcome {
         hub.wake(Topic::Session(claimed.session.id));
     }

@@ -131,6 +131,7 @@ row! {
         message: Option<String>,
         sandbox: Option<String>,
         turn: Option<String>,
+        claim_by_ms: Option<i64>,
     }
 }
 
@@ -144,10 +145,13 @@ mod approval;
 #[macro_use]
 mod event;
 #[macro_use]
+mod runner;
+#[macro_use]
 mod token;
 
 pub(crate) use self::approval::ApprovalRow;
 pub(crate) use self::event::{EventRow, EventText, LastNames};
+pub(crate) use self::runner::RunnerRow;
 pub(crate) use self::token::TokenRow;
 
 /// Reads the columns of one row; its errors name table, column and row.
@@ -351,6 +355,7 @@ impl RunRow {
             state: self.state(&row)?,
             stop,
             created_at: row.time("created_at_ms", self.created_at_ms)?,
+            claim_by: row.maybe_time("claim_by_ms", self.claim_by_ms)?,
             started_at: row.maybe_time("started_at_ms", self.started_at_ms)?,
             sandbox: self.sandbox.map(Payload::from_record),
         })

@@ -60,8 +60,11 @@ const END: Sql = sql!(
      AND a.state = 'open')"
 );
 
-const SET_LEASE: Sql =
-    sql!("UPDATE runs SET lease_until_ms = $2, epoch = $3 WHERE id = $1 AND epoch = $4 AND runner_id = $5");
+/// Under another epoch whoever claimed it before does not get it again.
+const SET_LEASE: Sql = sql!(
+    "UPDATE runs SET lease_until_ms = $2, epoch = $3, claim_id = CASE WHEN epoch = $3 THEN claim_id END \
+     WHERE id = $1 AND epoch = $4 AND runner_id = $5"
+);
 
 const SET_STOP: Sql = sql!("UPDATE runs SET stop_mode = $2, stop_at_ms = $3 WHERE id = $1 AND epoch = $4");
 
@@ -125,7 +128,7 @@ fn values(rows: Vec<RunRow>) -> StoreResult<Vec<Run>> {
 // Steps that the changes below are made of.
 
 /// Locks a run, with its session.
-async fn locked(tx: &mut Tx<'_>, id: RunId) -> StoreResult<Run> {
+pub(crate) async fn locked(tx: &mut Tx<'_>, id: RunId) -> StoreResult<Run> {
     if tx.conn.is_postgres() {
         tx.conn.rows::<TextRow>(&LOCK_SESSION_OF, args![id]).await?;
     }
@@ -193,7 +196,7 @@ async fn step(
 }
 
 /// Ends a run, which is locked, and deals with those that wait for it.
-async fn end(
+pub(crate) async fn end(
     tx: &mut Tx<'_>,
     run: Run,
     ending: Ending,

@@ -56,6 +56,7 @@ pub(crate) fn new_run(env: &Env, place: Place) -> Outcome<NewRun> {
         priority: 0,
         affinity: Affinity { place, executor: ExecutorType::command(), project_dir: None },
         after: Vec::new(),
+        claim_by: None,
     })
 }
 

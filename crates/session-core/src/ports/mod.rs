@@ -11,6 +11,7 @@ mod engine;
 mod events;
 mod ledger;
 mod lifecycle;
+mod runners;
 mod runs;
 mod sessions;
 mod sweep;
@@ -21,6 +22,7 @@ pub use engine::{Engine, EngineError, Orchestrator, Release, SessionFactory};
 pub use events::{Appended, Author, EventStore};
 pub use ledger::{Ledger, MINUTES_KEPT};
 pub use lifecycle::{LifecycleEvent, LifecycleSink, ResumeStep, SinkError};
+pub use runners::{BOUND_MAX, RunnerStore};
 pub use runs::{
     ClaimedRun, Directive, IDEMPOTENCY_KEPT, Idempotency, NewCrew, NewRun, RunOf, RunProgress, RunStore,
 };
@@ -31,9 +33,15 @@ pub use tokens::{TOKENS_PAGE_MAX, TokenStore};
 use crate::wake::{Listener, Topic};
 
 /// Everything that a host needs of its store.
-pub trait Store: SessionStore + RunStore + EventStore + ApprovalStore + TokenStore + Ledger + Wakes {}
+pub trait Store:
+    SessionStore + RunStore + EventStore + ApprovalStore + TokenStore + RunnerStore + Ledger + Wakes
+{
+}
 
-impl<S: SessionStore + RunStore + EventStore + ApprovalStore + TokenStore + Ledger + Wakes> Store for S {}
+impl<S> Store for S where
+    S: SessionStore + RunStore + EventStore + ApprovalStore + TokenStore + RunnerStore + Ledger + Wakes
+{
+}
 
 /// How one learns of changes without asking again and again.
 pub trait Wakes: Send + Sync {

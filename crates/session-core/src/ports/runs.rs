@@ -7,7 +7,7 @@ use crate::affinity::{Affinity, RunnerProfile};
 use crate::digest::Digest;
 use crate::error::StoreResult;
 use crate::event::Payload;
-use crate::ids::{CrewId, RunId, RunnerId, SessionId};
+use crate::ids::{ClaimId, CrewId, RunId, RunnerId, SessionId};
 use crate::names::{IdempotencyKey, Principal};
 use crate::run::{Ending, Fence, Run, RunSpec, RunStep, StopMode};
 use crate::session::{Binding, ManagedSession, NewSession};
@@ -52,13 +52,34 @@ pub trait RunStore: Send + Sync {
 
     /// Takes the next run that this runner may execute: highest priority first, then in the order of enqueueing.
     /// It is `claimed` until `now + lease`, under the next epoch. Never one that waits for another, whose session
-    /// has a run in flight, whose crew has as many in flight as it may, or that was asked to stop.
+    /// has a run in flight, whose crew has as many in flight as it may, or that was asked to stop. A runner that drains
+    /// gets none.
     async fn claim(
         &self,
         runner: &RunnerProfile,
         lease: SignedDuration,
         now: Timestamp,
+    ) -> StoreResult<Option<ClaimedRun>> {
+        self.claim_once(runner, None, lease, now).await
+    }
+
+    /// [`claim`](Self::claim) for a caller to whom the answer may get lost. As long as the run that `claim` got is
+    /// `claimed` by that very claim, the same runner gets it again under the same id, and no other run; so do any number
+    /// of such callers at once. Then the lease is as it was, also if the runner drains meanwhile.
+    async fn claim_once(
+        &self,
+        runner: &RunnerProfile,
+        claim: Option<ClaimId>,
+        lease: SignedDuration,
+        now: Timestamp,
     ) -> StoreResult<Option<ClaimedRun>>;
+
+    /// Deals with at most `limit` runs that nobody took in time: that are pending, wait for no other run, and whose
+    /// `claim_by` is past (checked again inside the update). Where a registered runner that was seen within `live` and
+    /// does not drain admits it, the run is only waiting its turn: its `claim_by` becomes `now + live`. Otherwise it is
+    /// `failed` with `no_matching_runner`, with a sentence that says what it needs and which runners there are. Returns
+    /// those that failed.
+    async fn unclaimed(&self, now: Timestamp, live: SignedDuration, limit: u32) -> StoreResult<Vec<Run>>;
 
     /// `claimed → starting`, or `starting → running`; the latter sets `started_at` and the run's `sandbox`, and appends
     /// a `run.sandbox` event before the `run.state` event where one is given. The session's workspace is
@@ -172,6 +193,8 @@ pub struct NewRun {
     pub affinity: Affinity,
     /// Which runs of the same batch must complete before, by their index; each smaller than its own.
     pub after: Vec<usize>,
+    /// Until when a runner must take it; see [`RunStore::unclaimed`].
+    pub claim_by: Option<Timestamp>,
 }
 
 /// Whose run.

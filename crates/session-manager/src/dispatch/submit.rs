@@ -149,6 +149,7 @@ fn new_run(task: Task, after: Vec<usize>, principal: &Principal, place: &Place, 
         priority: task.priority,
         affinity: Affinity { place: place.clone(), executor: task.executor, project_dir: None },
         after,
+        claim_by: None,
     }
 }
 

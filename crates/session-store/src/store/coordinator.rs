@@ -5,14 +5,17 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use jiff::Timestamp;
 use session_core::StoreResult;
+use session_core::affinity::RunnerProfile;
 use session_core::digest::Digest;
-use session_core::ids::TokenId;
-use session_core::names::Principal;
-use session_core::ports::TokenStore;
+use session_core::ids::{RunnerId, SessionId, TokenId};
+use session_core::names::{Principal, ProgramVersion};
+use session_core::ports::{RunnerStore, TokenStore};
+use session_core::run::Epoch;
+use session_core::runner::RunnerRecord;
 use session_core::token::{NewToken, SigningKey, TokenRecord};
 
 use super::SqlStore;
-use crate::tokens;
+use crate::{runners, tokens};
 
 #[async_trait]
 impl TokenStore for SqlStore {
@@ -44,5 +47,41 @@ impl TokenStore for SqlStore {
             Some(key) => Ok(key),
             None => change!(self, [candidate], tx => tokens::propose_key(tx, &candidate)).await,
         }
+    }
+}
+
+#[async_trait]
+impl RunnerStore for SqlStore {
+    async fn register(
+        &self,
+        profile: RunnerProfile,
+        version: ProgramVersion,
+        now: Timestamp,
+    ) -> StoreResult<RunnerRecord> {
+        change!(self, [profile, version], tx => runners::register(tx, &profile, &version, now)).await
+    }
+
+    async fn seen(&self, id: RunnerId, instance: Epoch, now: Timestamp) -> StoreResult<RunnerRecord> {
+        let looked = runners::look(&mut self.connection().await?.conn(), id, instance, now).await?;
+        match looked {
+            Some(runner) => Ok(runner),
+            None => change!(self, [], tx => runners::seen(tx, id, instance, now)).await,
+        }
+    }
+
+    async fn drain(&self, id: RunnerId, draining: bool) -> StoreResult<RunnerRecord> {
+        change!(self, [], tx => runners::drain(tx, id, draining)).await
+    }
+
+    async fn forget(&self, id: RunnerId) -> StoreResult<Vec<SessionId>> {
+        change!(self, [], tx => runners::forget(tx, id)).await
+    }
+
+    async fn runner(&self, id: RunnerId) -> StoreResult<Option<RunnerRecord>> {
+        runners::runner(&mut self.connection().await?.conn(), id).await
+    }
+
+    async fn runners(&self) -> StoreResult<Vec<RunnerRecord>> {
+        runners::runners(&mut self.connection().await?.conn()).await
     }
 }

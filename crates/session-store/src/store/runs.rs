@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use session_core::StoreResult;
 use session_core::affinity::RunnerProfile;
 use session_core::event::Payload;
-use session_core::ids::{RunId, RunnerId, SessionId};
+use session_core::ids::{ClaimId, RunId, RunnerId, SessionId};
 use session_core::ports::{ClaimedRun, Directive, Idempotency, NewCrew, NewRun, RunProgress, RunStore};
 use session_core::run::{Ending, Fence, Run, StopMode};
 use session_core::session::Binding;
@@ -15,7 +15,7 @@ use session_core::session::Binding;
 use super::{SqlStore, Writing};
 use crate::claim::AtOnce;
 use crate::conn::Pool;
-use crate::{bindings, claim, enqueue, idempotency, postgres, runs};
+use crate::{bindings, claim, enqueue, idempotency, postgres, runners, runs};
 
 #[async_trait]
 impl RunStore for SqlStore {
@@ -36,21 +36,26 @@ impl RunStore for SqlStore {
         change!(self, [], tx => idempotency::forget(tx, now, limit)).await
     }
 
-    async fn claim(
+    async fn claim_once(
         &self,
         runner: &RunnerProfile,
+        claim: Option<ClaimId>,
         lease: SignedDuration,
         now: Timestamp,
     ) -> StoreResult<Option<ClaimedRun>> {
         if let (Writing::Pool(_), Pool::Postgres(pool)) = (&self.inner.writing, &self.inner.pool) {
-            match postgres::claim(pool, &self.inner.hub, runner, lease, now).await? {
-                AtOnce::Claimed(claimed) => return Ok(Some(*claimed)),
+            match postgres::claim(pool, &self.inner.hub, runner, claim, lease, now).await? {
+                AtOnce::Claimed(claimed) | AtOnce::Repeated(claimed) => return Ok(Some(*claimed)),
                 AtOnce::Nothing => return Ok(None),
                 AtOnce::Undecided => {}
             }
         }
         let runner = runner.clone();
-        change!(self, [runner], tx => claim::claim(tx, &runner, lease, now)).await
+        change!(self, [runner], tx => claim::claim(tx, &runner, claim, lease, now)).await
+    }
+
+    async fn unclaimed(&self, now: Timestamp, live: SignedDuration, limit: u32) -> StoreResult<Vec<Run>> {
+        change!(self, [], tx => runners::unclaimed(tx, now, live, limit)).await
     }
 
     async fn advance(&self, fence: Fence, to: RunProgress, now: Timestamp) -> StoreResult<Run> {

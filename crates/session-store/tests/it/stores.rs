@@ -95,6 +95,7 @@ pub fn new_run(env: &Env) -> NewRun {
         priority: 0,
         affinity: Affinity { place: Place::Anywhere, executor: ExecutorType::command(), project_dir: None },
         after: Vec::new(),
+        claim_by: None,
     }
 }
 

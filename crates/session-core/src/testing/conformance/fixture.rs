@@ -161,6 +161,7 @@ impl Fixture {
                 project_dir: None,
             },
             after: Vec::new(),
+            claim_by: None,
         }
     }
 

@@ -36,10 +36,12 @@ pub mod listing;
 pub mod queue;
 pub mod races;
 pub mod requeues;
+pub mod runners;
 pub mod sessions;
 pub mod stops;
 pub mod sweeps;
 pub mod tokens;
+pub mod unclaimed;
 pub mod wakes;
 
 use std::sync::Arc;
@@ -192,6 +194,23 @@ macro_rules! conformance_cases {
             a_key_is_free_after_a_day
             calls_are_forgotten_in_batches
             concurrent_calls_make_one_batch
+        }
+        $crate::conformance_group! { $use $($make)? => runners:
+            a_runner_is_there_as_it_registered
+            a_sign_of_life_is_written_now_and_then
+            concurrent_registrations_are_instances_of_their_own
+            a_draining_runner_gets_nothing
+            a_runner_is_forgotten_with_a_word_on_what_it_leaves
+            a_repeated_claim_gets_its_run_again
+            a_claim_that_is_over_is_not_repeated
+            concurrent_claims_of_one_name_get_one_run
+        }
+        $crate::conformance_group! { $use $($make)? => unclaimed:
+            a_run_that_nobody_takes_fails
+            a_run_that_waits_its_turn_waits_on
+            no_other_run_is_touched
+            they_are_dealt_with_in_batches
+            a_claim_and_a_deadline_agree
         }
         $crate::conformance_group! { $use $($make)? => tokens:
             a_token_is_there_as_it_was_issued
@@ -382,6 +401,8 @@ mod tests {
             ("sweeps", sweeps::CASES, include_str!("sweeps.rs")),
             ("idempotency", idempotency::CASES, include_str!("idempotency.rs")),
             ("tokens", tokens::CASES, include_str!("tokens.rs")),
+            ("runners", runners::CASES, include_str!("runners.rs")),
+            ("unclaimed", unclaimed::CASES, include_str!("unclaimed.rs")),
         ];
     }
 

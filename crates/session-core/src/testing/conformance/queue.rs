@@ -64,6 +64,7 @@ pub async fn an_enqueued_run_is_there_as_it_was_given(f: &Fixture) {
             state: RunState::Pending,
             stop: None,
             created_at: f.now(),
+            claim_by: None,
             started_at: None,
             sandbox: None,
         };

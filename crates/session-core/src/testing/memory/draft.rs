@@ -9,7 +9,7 @@ use super::{Data, QueuedRun};
 use crate::budget::Usage;
 use crate::error::{Conflict, StoreError, StoreResult};
 use crate::event::{Event, NewEvent, Seq};
-use crate::ids::{RunId, SessionId};
+use crate::ids::{RunId, RunnerId, SessionId};
 use crate::record;
 use crate::run::{
     EndKind, Ending, Fence, Lease, ReasonCode, Run, RunPhase, RunState, RunStep, StopMode, StopOrder,
@@ -28,7 +28,7 @@ pub(super) struct Draft {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Wake {
     Queue,
-    Runner(crate::ids::RunnerId),
+    Runner(RunnerId),
     Session(SessionId),
 }
 
@@ -46,6 +46,10 @@ impl Draft {
             Wake::Session(id) => Topic::Session(id),
         };
         self.wakes.into_iter().map(topic).collect()
+    }
+
+    pub(super) fn wake_runner(&mut self, id: RunnerId) {
+        self.wakes.insert(Wake::Runner(id));
     }
 
     pub(super) fn wake_queue(&mut self) {

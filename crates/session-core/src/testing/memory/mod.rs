@@ -9,6 +9,7 @@ mod events;
 mod idempotency;
 mod keys;
 mod ledger;
+mod runners;
 mod runs;
 mod sessions;
 mod sweep;
@@ -21,11 +22,12 @@ use jiff::Timestamp;
 
 use self::draft::Draft;
 use self::idempotency::Remembered;
+use self::runners::Known;
 use crate::approval::Approval;
 use crate::error::StoreResult;
 use crate::event::{Event, Origin, Seq};
 use crate::identity::IdentityKey;
-use crate::ids::{ApprovalId, CrewId, RunId, SessionId, TokenId};
+use crate::ids::{ApprovalId, ClaimId, CrewId, RunId, RunnerId, SessionId, TokenId};
 use crate::ports::Wakes;
 use crate::run::Run;
 use crate::session::ManagedSession;
@@ -50,6 +52,7 @@ struct Data {
     /// In the order of enqueueing.
     runs: Vec<QueuedRun>,
     crews: BTreeMap<CrewId, Option<u32>>,
+    runners: BTreeMap<RunnerId, Known>,
     approvals: BTreeMap<ApprovalId, Approval>,
     /// Calls under a key, each key of a principal once.
     calls: Vec<Remembered>,
@@ -61,11 +64,12 @@ struct Data {
     minutes: BTreeMap<i64, u64>,
 }
 
-/// A run, and the runs that it waits for.
+/// A run, the runs that it waits for, and under which name it was claimed.
 #[derive(Debug, Clone)]
 struct QueuedRun {
     run: Run,
     after: Vec<RunId>,
+    claim: Option<ClaimId>,
 }
 
 /// What an identity leads to at the moment.

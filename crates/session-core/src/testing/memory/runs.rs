@@ -10,12 +10,13 @@ use super::{Data, MemoryStore, QueuedRun};
 use crate::affinity::{Affinity, Place, RunnerProfile};
 use crate::error::{Conflict, StoreError, StoreResult};
 use crate::event::{EventKind, NewEvent, Payload};
-use crate::ids::{CrewId, RunId, RunnerId, SessionId};
+use crate::ids::{ClaimId, CrewId, RunId, RunnerId, SessionId};
 use crate::ports::{ClaimedRun, Directive, Idempotency, NewCrew, NewRun, RunOf, RunProgress, RunStore};
 use crate::record;
 use crate::run::{
     EndKind, Ending, Epoch, Fence, Lease, ReasonCode, Run, RunKind, RunPhase, RunState, RunStep, StopMode,
 };
+use crate::runner::unmatched;
 use crate::session::Binding;
 use crate::state::{SessionState, Trigger};
 
@@ -42,23 +43,64 @@ impl RunStore for MemoryStore {
         self.write(|draft| Ok(u32::try_from(draft.forget_calls(now, limit)).unwrap_or(u32::MAX)))
     }
 
-    async fn claim(
+    async fn claim_once(
         &self,
         runner: &RunnerProfile,
+        claim: Option<ClaimId>,
         lease: SignedDuration,
         now: Timestamp,
     ) -> StoreResult<Option<ClaimedRun>> {
         self.write(|draft| {
+            if let Some(run) = claim.and_then(|claim| draft.data.claimed_as(runner.id, claim)).cloned() {
+                let session = draft.session(run.session)?.clone();
+                return Ok(Some(ClaimedRun { session, run }));
+            }
+            if draft
+                .data
+                .runners
+                .get(&runner.id)
+                .is_some_and(|known| known.forgotten || known.runner.draining)
+            {
+                return Ok(None);
+            }
             let claimable = draft.data.runs().filter(|run| draft.data.is_claimable(run, runner));
             // The first of equals is the one that was enqueued first.
             let Some(next) = claimable.min_by_key(|run| Reverse(run.priority)).map(|run| run.id) else {
                 return Ok(None);
             };
+            draft.name_claim(next, claim);
             let run = draft.run(next)?;
             run.epoch = Epoch(run.epoch.0 + 1);
             let run = draft.step(next, RunStep::Claim, Some(lease_of(runner.id, lease, now)), now)?;
             let session = draft.session(run.session)?.clone();
             Ok(Some(ClaimedRun { session, run }))
+        })
+    }
+
+    async fn unclaimed(&self, now: Timestamp, live: SignedDuration, limit: u32) -> StoreResult<Vec<Run>> {
+        self.write(|draft| {
+            let runners: Vec<_> = draft.data.runners.values().filter(|known| !known.forgotten).collect();
+            let runners: Vec<_> = runners.into_iter().map(|known| known.runner.clone()).collect();
+            let late = |run: &&Run| {
+                run.state.phase() == RunPhase::Pending
+                    && run.waiting_for == 0
+                    && run.claim_by.is_some_and(|by| by < now)
+            };
+            let mut due: Vec<_> = draft.data.runs().filter(late).map(|run| (run.claim_by, run.id)).collect();
+            due.sort_by_key(|(by, _)| *by);
+            due.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+            let mut failed = Vec::new();
+            for (_, id) in due {
+                let run = draft.run(id)?;
+                if runners.iter().any(|runner| runner.takes(&run.affinity, now, live)) {
+                    run.claim_by = Some(now.saturating_add(live).unwrap_or(Timestamp::MAX));
+                } else {
+                    let ending = unmatched(&run.affinity, &runners, now, live);
+                    draft.end(id, &ending, now)?;
+                    failed.push(draft.run(id)?.clone());
+                }
+            }
+            Ok(failed)
         })
     }
 
@@ -150,16 +192,19 @@ impl RunStore for MemoryStore {
 
     async fn take_over(
         &self,
-        run: RunId,
+        id: RunId,
         runner: RunnerId,
         lease: SignedDuration,
         now: Timestamp,
     ) -> StoreResult<Run> {
         self.write(|draft| {
-            let run = draft.run(run)?;
+            let run = draft.run(id)?;
             if run.state.lease().is_none_or(|held| held.runner != runner) {
                 return Err(no_step(run.state.phase(), "take over"));
             }
+            // Whoever claimed it before does not get it again.
+            draft.name_claim(id, None);
+            let run = draft.run(id)?;
             run.epoch = Epoch(run.epoch.0 + 1);
             run.state = with_lease(&run.state, |_| lease_of(runner, lease, now));
             Ok(run.clone())
@@ -278,10 +323,11 @@ impl Draft {
             state: RunState::Pending,
             stop: None,
             created_at: now,
+            claim_by: new.claim_by,
             started_at: None,
             sandbox: None,
         };
-        self.data.runs.push(QueuedRun { run: run.clone(), after });
+        self.data.runs.push(QueuedRun { run: run.clone(), after, claim: None });
         self.record(session, record::run_state(run.id, None, RunPhase::Pending, None), now);
         Ok(run)
     }
@@ -307,6 +353,13 @@ impl Draft {
         let over = self.session(session)?.state.is_terminated();
         let reason = if over { ReasonCode::SessionTerminated } else { ReasonCode::StoppedByUser };
         self.end(id, &Ending::because(EndKind::Stopped, reason, None, message), now)
+    }
+
+    /// Remembers under which name a run is claimed.
+    fn name_claim(&mut self, id: RunId, claim: Option<ClaimId>) {
+        if let Some(queued) = self.data.runs.iter_mut().find(|queued| queued.run.id == id) {
+            queued.claim = claim;
+        }
     }
 
     fn reap_one(&mut self, id: RunId, now: Timestamp) -> StoreResult<()> {
@@ -342,7 +395,16 @@ impl Data {
             && place_in_crew
     }
 
-    fn held_by(&self, runner: RunnerId) -> impl Iterator<Item = &Run> {
+    /// The run that this runner has claimed under this name, and not begun.
+    fn claimed_as(&self, runner: RunnerId, claim: ClaimId) -> Option<&Run> {
+        let named = |queued: &&QueuedRun| {
+            queued.claim == Some(claim)
+                && matches!(queued.run.state, RunState::Claimed(lease) if lease.runner == runner)
+        };
+        self.runs.iter().find(named).map(|queued| &queued.run)
+    }
+
+    pub(super) fn held_by(&self, runner: RunnerId) -> impl Iterator<Item = &Run> {
         self.runs().filter(move |run| run.state.lease().is_some_and(|lease| lease.runner == runner))
     }
 }
