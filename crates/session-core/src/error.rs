@@ -10,6 +10,7 @@ use crate::event::{EventKind, Seq};
 use crate::ids::{ApprovalId, RunId, RunnerId, SessionId, TokenId};
 use crate::names::{ExecutorType, ExternalKey, IdempotencyKey, Principal};
 use crate::run::{Epoch, RunPhase};
+use crate::sandbox::Wider;
 use crate::state::InvalidTransition;
 use crate::token::Stronger;
 
@@ -185,6 +186,33 @@ pub enum Conflict {
         /// One of its runs.
         run: RunId,
     },
+    /// A family was to be deeper than it may.
+    #[error("session {parent} is as deep in its family as a parent may be: children go down to depth {max}")]
+    TooDeep {
+        /// Whose child it was to be.
+        parent: SessionId,
+        /// The greatest depth.
+        max: u32,
+    },
+    /// A session was to have more live children than it may.
+    #[error("session {parent} has {max} live children, the most it may have: wait until some are over")]
+    TooManyChildren {
+        /// Whose child it was to be.
+        parent: SessionId,
+        /// The most.
+        max: u32,
+    },
+    /// A child was to reach farther than its parent.
+    #[error("a child of session {parent} cannot reach farther than its parent: {wider}")]
+    Wider {
+        /// Whose child it was to be.
+        parent: SessionId,
+        /// Where.
+        wider: Wider,
+    },
+    /// A run was to deliver what is not there to be delivered to its session.
+    #[error("the end of {0} was delivered before, or it is no run of a child that calls back")]
+    NotDue(RunId),
     /// A token was to be issued with one that counts no more.
     #[error("nothing can be issued with token {0}: it is revoked, or its time is over")]
     TokenEnded(TokenId),

@@ -152,6 +152,9 @@ pub enum EventKind {
     RunState,
     /// What the kernel holds of the session's sandbox in this run. `{level, policy, network, gaps, …}`
     RunSandbox,
+    /// A run of a child ended. `{child, run, state, reason?, message?, text?: {by: "child", said, cut?}}`: what is in `text`
+    /// are the child's own words, whatever they say; all else is the program's.
+    ChildEnded,
     /// An executor bound itself to the session. `{executor, executor_session_id, runner, hostname, project_dir}`
     Bound,
     /// Somebody said something. `{role, text}`
@@ -203,6 +206,7 @@ impl EventKind {
             Self::SessionForked => "session.forked",
             Self::RunState => "run.state",
             Self::RunSandbox => "run.sandbox",
+            Self::ChildEnded => "child.ended",
             Self::Bound => "bound",
             Self::Message => "message",
             Self::Thought => "thought",
@@ -235,6 +239,7 @@ impl EventKind {
             | Self::SessionResume
             | Self::RunState
             | Self::RunSandbox
+            | Self::ChildEnded
             | Self::Bound
             | Self::Usage
             | Self::Permission
@@ -273,6 +278,7 @@ impl FromStr for EventKind {
             "session.forked" => Self::SessionForked,
             "run.state" => Self::RunState,
             "run.sandbox" => Self::RunSandbox,
+            "child.ended" => Self::ChildEnded,
             "bound" => Self::Bound,
             "message" => Self::Message,
             "thought" => Self::Thought,
@@ -334,7 +340,7 @@ mod tests {
 
     #[test]
     fn what_the_program_did_only_the_program_says() {
-        let reserved = "session.created session.state session.label session.budget session.forked session.resume session.imported session.thing run.state run.sandbox bound usage permission permission.answered permission.withdrawn warning grant";
+        let reserved = "session.created session.state session.label session.budget session.forked session.resume session.imported session.thing run.state run.sandbox child.ended bound usage permission permission.answered permission.withdrawn warning grant";
         let free = "message thought tool_call tool_result plan error result summary vendor.thing sessions permission.thing";
         for (names, expected) in [(reserved, true), (free, false)] {
             for name in names.split(' ') {

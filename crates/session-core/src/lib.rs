@@ -36,6 +36,7 @@ pub mod digest;
 pub mod env;
 pub mod error;
 pub mod event;
+pub mod family;
 #[cfg(test)]
 mod golden;
 pub mod grants;

@@ -7,7 +7,7 @@ use crate::approval::{Approval, Reply, Withdrawal};
 use crate::approvals::CommandSignature;
 use crate::budget::{Account, Budget, Resource, Settled, Usage, WARN_AT_PERCENT};
 use crate::event::{EventKind, NewEvent, Payload};
-use crate::ids::{ApprovalId, RunId};
+use crate::ids::{ApprovalId, RunId, SessionId};
 use crate::names::{Label, Principal};
 use crate::ports::ResumeStep;
 use crate::run::{Ending, Exit, RunPhase};
@@ -29,7 +29,7 @@ pub fn session_created(new: &NewSession, generation: Option<&Generation>) -> New
         ("key", new.key.as_ref().map(|key| json!(key))),
         ("label", new.label.as_ref().map(|label| json!(label))),
         ("agent", new.agent.as_ref().map(|agent| json!(agent))),
-        ("parent", new.parent.map(|parent| json!(parent))),
+        ("parent", new.parent.map(|parent| json!(parent.session))),
         ("generation", generation.map(|generation| json!(generation.number))),
         ("previous", generation.and_then(|generation| generation.previous).map(|id| json!(id))),
     ];
@@ -140,6 +140,27 @@ pub fn run_state(run: RunId, from: Option<RunPhase>, to: RunPhase, ending: Optio
         ("message", ending.filter(|ending| !ending.message.is_empty()).map(|ending| json!(ending.message))),
     ];
     event(EventKind::RunState, Some(run), &fields)
+}
+
+/// A run of a child ended. It stands in the log of the parent, of whose runs it is none; `said` is what the child said last.
+#[must_use]
+pub fn child_ended(
+    child: SessionId,
+    run: RunId,
+    state: RunPhase,
+    ending: &Ending,
+    said: Option<Value>,
+) -> NewEvent {
+    let message = Some(&ending.message).filter(|message| !message.is_empty());
+    let fields = [
+        ("child", Some(json!(child))),
+        ("run", Some(json!(run))),
+        ("state", Some(json!(state.code()))),
+        ("reason", ending.reason.map(|reason| json!(reason.code()))),
+        ("message", message.map(|message| json!(message))),
+        ("text", said),
+    ];
+    event(EventKind::ChildEnded, None, &fields)
 }
 
 /// What the kernel holds of the session's sandbox in this run.

@@ -4,6 +4,8 @@
 //! It says what was asked for. What the kernel really holds is found out on the runner's machine for each run and
 //! recorded with it ([`Run::sandbox`](crate::run::Run::sandbox)).
 
+mod within;
+
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
@@ -13,6 +15,7 @@ use camino::Utf8PathBuf;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+pub use self::within::Wider;
 use crate::ids::excerpt;
 
 /// How many directories of each kind, and how many endpoints, one session may name.

@@ -10,6 +10,7 @@ use thiserror::Error;
 use crate::budget::{Account, Budget, Usage};
 use crate::error::Conflict;
 use crate::event::{Payload, Seq};
+use crate::family::Parent;
 use crate::identity::{IdentityKey, SessionIdentity};
 use crate::ids::{RunId, RunnerId, SessionId};
 use crate::names::{AgentKey, ExecutorSessionId, ExecutorType, ExternalKey, Hostname, Label, Principal};
@@ -46,6 +47,10 @@ pub struct ManagedSession {
     pub reserved: Usage,
     /// The session that started it.
     pub parent: Option<SessionId>,
+    /// How many sessions lie above it: 0 without a parent.
+    pub depth: u32,
+    /// Its parent is to hear of the end of each of its runs.
+    pub callback: bool,
     /// The place in another session's log at which this one began.
     pub forked_from: Option<ForkPoint>,
     /// The identity that leads to it, and which generation of that identity it is.
@@ -188,8 +193,8 @@ pub struct NewSession {
     pub metadata: Payload,
     /// What it may use up.
     pub budget: Budget,
-    /// The session that started it.
-    pub parent: Option<SessionId>,
+    /// The session that starts it, and how far that may go.
+    pub parent: Option<Parent>,
 }
 
 /// A get-or-create by identity: the session that it finds, or the one that it would make.

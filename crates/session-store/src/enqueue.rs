@@ -16,7 +16,7 @@ use crate::conn::{Arg, Args, Sql};
 use crate::error::broken;
 use crate::rows::{TextRow, place_key};
 use crate::tx::Tx;
-use crate::{idempotency, keys, runs};
+use crate::{families, idempotency, keys, runs};
 
 macro_rules! new_run {
     () => {
@@ -89,6 +89,7 @@ async fn enqueue(
     for (new, after) in batch.iter().zip(&waits) {
         let place = placed(tx, new, &used, together, now).await?;
         used.insert(place.session, new.id);
+        families::deliver(tx, place.session, new.id, &new.delivers).await?;
         tx.record(place.session, record::run_state(new.id, None, RunPhase::Pending, None), now);
         runs.push(pending(new, place, crew.map(|crew| crew.id), after.len(), now));
     }
@@ -123,7 +124,7 @@ async fn placed(
     match &new.of {
         RunOf::New(session) => {
             if !together {
-                tx.insert_sessions(&[session.as_ref()], None, SessionState::Active, now).await?;
+                tx.insert_session(session, None, SessionState::Active, now).await?;
             }
             tx.record(session.id, record::session_created(session, None), now);
             Ok(first(session.id))

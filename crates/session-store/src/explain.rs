@@ -5,8 +5,8 @@ use sqlx::{AssertSqlSafe, Connection as _, Row as _, SqliteConnection};
 
 use crate::conn::Sql;
 use crate::{
-    approvals, claim, events, history, idempotency, identity, keys, ledger, runners, runs, sessions, sweep,
-    tokens,
+    approvals, claim, events, families, history, idempotency, identity, keys, ledger, runners, runs,
+    sessions, sweep, tokens,
 };
 
 async fn steps(connection: &mut SqliteConnection, sql: &Sql) -> Vec<String> {
@@ -85,6 +85,10 @@ fn statements() -> Vec<(&'static str, Sql)> {
         ("whether a runner holds a run", runners::HOLDS),
         ("sessions bound to a runner", runners::BOUND),
         ("runs that nobody took", runners::UNCLAIMED),
+        ("live children", families::LIVE_CHILDREN),
+        ("delivery of a callback", families::DELIVER),
+        ("callbacks to be dropped", families::DROP),
+        ("callbacks of a parent", families::CALLBACKS),
         ("token", tokens::BY_DIGEST),
         ("what was issued with tokens", tokens::REVOKE_CHILDREN),
         ("call under a key", idempotency::CALL),
@@ -164,6 +168,12 @@ async fn nothing_walks_over_the_store() {
             let [step] = steps.as_slice() else { panic!("{name}: {steps:#?}") };
             assert!(step.split(' ').any(|word| word == index), "{name}: {step}");
         }
+    }
+    // These walk over what is due and over live children, along an index of nothing else.
+    for (sql, index) in [(families::DUE, "callbacks_due"), (families::ORPHANED, "sessions_live_children")] {
+        let steps = steps(&mut connection, &sql).await;
+        let known = |step: &String| !step.starts_with("SCAN") || step.contains(index) || step == "SCAN d";
+        assert!(steps.iter().any(|step| step.contains(index)) && steps.iter().all(known), "{steps:#?}");
     }
     let (somebody, after) = ("a".parse().unwrap(), "tok_00000000000000000000000000000001".parse().unwrap());
     for (principal, index) in [(None, "sqlite_autoindex_tokens_1"), (Some(&somebody), "tokens_of_principal")]

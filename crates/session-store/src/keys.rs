@@ -122,11 +122,10 @@ pub(crate) async fn fork(
     if upto == Seq::START || upto > last {
         return Err(Conflict::NoEvent { session: source, seq: upto, last }.into());
     }
-    tx.insert_sessions(&[new], None, SessionState::Active, now).await?;
+    let session = tx.insert_session(new, None, SessionState::Active, now).await?;
     tx.write_one(&SET_FORK, args![new.id, source, upto]).await?;
     tx.write(&COPY, args![new.id, source, upto]).await?;
     let point = ForkPoint { source, upto };
     tx.record(new.id, record::session_forked(point), now);
-    let session = crate::tx::inserted(new, None, SessionState::Active, now);
     Ok(ManagedSession { forked_from: Some(point), ..session })
 }

@@ -42,6 +42,7 @@ mod error;
 mod events;
 #[cfg(test)]
 mod explain;
+mod families;
 mod history;
 mod idempotency;
 mod identity;

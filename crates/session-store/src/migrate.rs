@@ -57,6 +57,12 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
         sqlite: include_str!("../migrations/sqlite/0006_runners.sql"),
         postgres: include_str!("../migrations/postgres/0006_runners.sql"),
     },
+    Migration {
+        version: 7,
+        name: "families",
+        sqlite: include_str!("../migrations/sqlite/0007_families.sql"),
+        postgres: include_str!("../migrations/postgres/0007_families.sql"),
+    },
 ];
 
 /// The key of PostgreSQL's advisory lock around a migration: "roomette" in ASCII.

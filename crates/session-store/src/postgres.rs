@@ -21,7 +21,7 @@ use crate::conn::{Arg, Conn, Sql};
 use crate::error::{DatabaseError, database_error, failed};
 use crate::events;
 use crate::plan::Batch;
-use crate::tx::{Change, Tx};
+use crate::tx::{Change, Tx, apply};
 use crate::writer::{GROUP_MAX, QUEUE_MAX, ended, same};
 
 /// How many connections a store holds at the most, listener and lanes included.
@@ -199,7 +199,7 @@ async fn change_once<T>(pool: &PgPool, hub: &WakeHub, change: &Change<T>) -> Sto
 
 async fn changed<T>(connection: &mut PgConnection, change: &Change<T>) -> StoreResult<(T, Vec<Topic>)> {
     let mut tx = Tx::new(Conn::Postgres(connection));
-    let value = change(&mut tx).await?;
+    let value = apply(&mut tx, change).await?;
     events::flush(&mut tx, &[]).await?;
     Ok((value, notified(tx).await?))
 }

@@ -98,6 +98,8 @@ row! {
         cost_micros_reserved: i64,
         sandbox: String,
         binding_resumable_at_ms: Option<i64>,
+        depth: i64,
+        callback: i64,
     }
 }
 
@@ -143,6 +145,8 @@ row! {
 #[macro_use]
 mod approval;
 #[macro_use]
+mod callback;
+#[macro_use]
 mod event;
 #[macro_use]
 mod runner;
@@ -150,6 +154,7 @@ mod runner;
 mod token;
 
 pub(crate) use self::approval::ApprovalRow;
+pub(crate) use self::callback::CallbackRow;
 pub(crate) use self::event::{EventRow, EventText, LastNames};
 pub(crate) use self::runner::RunnerRow;
 pub(crate) use self::token::TokenRow;
@@ -248,6 +253,8 @@ impl SessionRow {
             usage: usage(used),
             reserved: usage(reserved),
             parent: row.maybe("parent", self.parent.as_deref())?,
+            depth: row.number("depth", self.depth)?,
+            callback: self.callback != 0,
             forked_from: self.forked_from(&row)?,
             generation: self.generation(&row)?,
             binding: self.binding(&row)?,

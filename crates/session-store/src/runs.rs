@@ -13,12 +13,12 @@ use session_core::run::{
 use session_core::wake::Topic;
 use session_core::{StoreError, StoreResult, record};
 
-use crate::approvals;
 use crate::conn::{Conn, Sql};
 use crate::error::broken;
 use crate::plan::{Claim, no_step};
 use crate::rows::{RunRow, TextRow, id_of, place_key};
 use crate::tx::Tx;
+use crate::{approvals, families};
 
 const RUN: Sql = sql!(concat!("SELECT ", run_columns!(""), " FROM runs WHERE id = $1"));
 
@@ -57,7 +57,8 @@ const END: Sql = sql!(
      WHERE id = $1 AND phase = $8 AND epoch = $9 AND ($10 IS NULL OR lease_until_ms < $10) \
      RETURNING (SELECT count(*) FROM run_waits w WHERE w.waits_for = runs.id), \
      (SELECT count(*) FROM approvals a WHERE a.session_id = runs.session_id AND a.run_id = runs.id \
-     AND a.state = 'open')"
+     AND a.state = 'open'), \
+     (SELECT s.parent FROM sessions s WHERE s.id = runs.session_id AND s.callback = 1)"
 );
 
 /// Under another epoch whoever claimed it before does not get it again.
@@ -98,8 +99,8 @@ const ON_RUNNER: Sql = sql!(
 const USED: Sql = sql!("UPDATE sessions SET active_at_ms = $2 WHERE id = $1 AND state <> 'terminated'");
 
 row! {
-    /// How many runs wait for one, and how many of its questions for an answer.
-    WaitingRow { runs: i64, questions: i64, }
+    /// How many runs wait for one, how many of its questions for an answer, and which session for its end.
+    WaitingRow { runs: i64, questions: i64, parent: Option<String>, }
 }
 
 // Reading.
@@ -203,9 +204,21 @@ pub(crate) async fn end(
     expired: Option<Timestamp>,
     now: Timestamp,
 ) -> StoreResult<Run> {
+    end_with(tx, run, ending, None, expired, now).await
+}
+
+/// [`end`], with what the run came to.
+async fn end_with(
+    tx: &mut Tx<'_>,
+    run: Run,
+    ending: Ending,
+    result: Option<&Payload>,
+    expired: Option<Timestamp>,
+    now: Timestamp,
+) -> StoreResult<Run> {
     // A place in its crew may have become free, or a run that waited for it.
     tx.wake(Topic::Queue);
-    let (ended, is_waited_for) = end_one(tx, run, ending, expired, now).await?;
+    let (ended, is_waited_for) = end_one(tx, run, ending, result, expired, now).await?;
     if !is_waited_for {
         return Ok(ended);
     }
@@ -224,7 +237,7 @@ pub(crate) async fn end(
                 let message =
                     format!("{id}, for which it waited, is {phase}; enqueue it again when that is mended");
                 let ending = Ending::because(EndKind::Failed, ReasonCode::DependencyFailed, None, message);
-                let (next, is_waited_for) = end_one(tx, next, ending, None, now).await?;
+                let (next, is_waited_for) = end_one(tx, next, ending, None, None, now).await?;
                 if is_waited_for {
                     failed.push_back((next.id, next.state.phase()));
                 }
@@ -239,6 +252,7 @@ async fn end_one(
     tx: &mut Tx<'_>,
     mut run: Run,
     ending: Ending,
+    result: Option<&Payload>,
     expired: Option<Timestamp>,
     now: Timestamp,
 ) -> StoreResult<(Run, bool)> {
@@ -262,17 +276,20 @@ async fn end_one(
         expired,
     ];
     let ended = tx.write_rows::<WaitingRow>(&END, values).await?;
-    let [WaitingRow { runs, questions }] = ended[..] else {
+    let [WaitingRow { runs, questions, parent }] = &ended[..] else {
         return Err(broken("a run that was to end changed meanwhile"));
     };
-    if questions > 0 {
+    if *questions > 0 {
         approvals::close_those_of(tx, &run, now).await?;
     }
     tx.write(&USED, args![run.session, now]).await?;
     tx.record(run.session, record::run_state(run.id, Some(from), to, Some(&ending)), now);
     run.stop = None;
     run.state = RunState::Ended { at: now, ending };
-    Ok((run, runs > 0))
+    if let Some(parent) = parent {
+        families::owe(tx, &run, id_of("sessions", "parent", parent)?, result);
+    }
+    Ok((run, *runs > 0))
 }
 
 /// Records that the end of a run in flight is asked for. An order never becomes softer.
@@ -370,7 +387,7 @@ pub(crate) async fn finish(
         let result = NewEvent { run: Some(run.id), kind, payload: payload.clone(), origin: None };
         tx.record(run.session, result, now);
     }
-    end(tx, run, ending.clone(), None, now).await
+    end_with(tx, run, ending.clone(), result, None, now).await
 }
 
 pub(crate) async fn request_stop(

@@ -16,7 +16,7 @@ use session_core::{Conflict, StoreError, StoreResult, record};
 use crate::conn::{Arg, Args, Conn, Sql};
 use crate::error::broken;
 use crate::rows::{RunRow, SessionRow, TextRow, id_of};
-use crate::tx::{Tx, inserted};
+use crate::tx::Tx;
 
 const SESSION: Sql = sql!(concat!("SELECT ", session_columns!(""), " FROM sessions WHERE id = $1"));
 
@@ -165,8 +165,7 @@ pub(crate) async fn import(
         }
     }
     let state = SessionState::Idle { since: now };
-    tx.insert_sessions(&[new], None, state, now).await?;
-    let session = inserted(new, None, state, now);
+    let session = tx.insert_session(new, None, state, now).await?;
     for event in events {
         tx.record(session.id, event.body.clone(), event.at);
     }

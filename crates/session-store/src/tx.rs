@@ -20,6 +20,7 @@ use session_core::{Conflict, StoreError, StoreResult, record};
 
 use crate::conn::{Arg, Args, Conn, Record, Sql};
 use crate::error::broken;
+use crate::families::{self, Owed};
 use crate::plan::Recorded;
 use crate::rows::{SessionRow, TextRow};
 use crate::runs;
@@ -29,7 +30,15 @@ pub(crate) struct Tx<'c> {
     pub(crate) conn: Conn<'c>,
     pub(crate) recorded: Vec<Recorded>,
     pub(crate) wakes: Vec<Topic>,
+    pub(crate) owed: Vec<Owed>,
     writes: u64,
+}
+
+/// Makes a change, with what follows from it.
+pub(crate) async fn apply<T>(tx: &mut Tx<'_>, change: &Change<T>) -> StoreResult<T> {
+    let answer = change(tx).await?;
+    families::settle(tx).await?;
+    Ok(answer)
 }
 
 /// What a change answers.
@@ -53,8 +62,6 @@ const LOCK_SESSION: Sql = Sql::Each {
     postgres: concat!("SELECT ", session_columns!(""), " FROM sessions WHERE id = $1 FOR NO KEY UPDATE"),
 };
 
-const ARE_SESSIONS: Sql = sql!("SELECT id FROM sessions WHERE id", [1], "");
-
 const IS_SESSION: Sql = sql!("SELECT id FROM sessions WHERE id = $1");
 
 /// The columns that a new session has values in.
@@ -62,7 +69,7 @@ macro_rules! new_session {
     () => {
         "INSERT INTO sessions (id, principal, state, state_at_ms, label, agent, workspace_kind, project, metadata, \
          tokens_max, tool_calls_max, turns_max, cost_micros_max, parent, identity_key, generation, previous, \
-         created_at_ms, active_at_ms, external_key, sandbox) "
+         created_at_ms, active_at_ms, external_key, sandbox, depth, callback) "
     };
 }
 
@@ -71,13 +78,13 @@ const INSERT_SESSIONS: Sql = Sql::Each {
         new_session!(),
         "SELECT value->>0, value->>1, value->>2, value->>3, value->>4, value->>5, value->>6, value->>7, value->>8, \
          value->>9, value->>10, value->>11, value->>12, value->>13, value->>14, value->>15, value->>16, value->>17, \
-         value->>17, value->>18, value->>19 FROM json_each($1) WHERE true ON CONFLICT DO NOTHING RETURNING id"
+         value->>17, value->>18, value->>19, value->>20, value->>21 FROM json_each($1) WHERE true ON CONFLICT DO NOTHING RETURNING id"
     ),
     postgres: concat!(
         new_session!(),
         "SELECT v->>0, v->>1, v->>2, (v->>3)::bigint, v->>4, v->>5, v->>6, v->>7, v->>8, (v->>9)::bigint, \
          (v->>10)::bigint, (v->>11)::bigint, (v->>12)::bigint, v->>13, v->>14, (v->>15)::bigint, v->>16, \
-         (v->>17)::bigint, (v->>17)::bigint, v->>18, v->>19 FROM json_array_elements($1::json) AS v \
+         (v->>17)::bigint, (v->>17)::bigint, v->>18, v->>19, (v->>20)::bigint, (v->>21)::bigint FROM json_array_elements($1::json) AS v \
          ON CONFLICT DO NOTHING RETURNING id"
     ),
 };
@@ -91,7 +98,7 @@ const SET_ACTIVE_AT: Sql = sql!("UPDATE sessions SET active_at_ms = $2 WHERE id 
 
 impl<'c> Tx<'c> {
     pub(crate) fn new(conn: Conn<'c>) -> Self {
-        Self { conn, recorded: Vec::new(), wakes: Vec::new(), writes: 0 }
+        Self { conn, recorded: Vec::new(), wakes: Vec::new(), owed: Vec::new(), writes: 0 }
     }
 
     pub(crate) fn mark(&self) -> Mark {
@@ -102,6 +109,8 @@ impl<'c> Tx<'c> {
     pub(crate) fn back_to(&mut self, mark: Mark) -> bool {
         self.recorded.truncate(mark.recorded);
         self.wakes.truncate(mark.wakes);
+        // What is owed was written before: of that nothing is left but by a rollback.
+        self.owed.clear();
         self.writes == mark.writes
     }
 
@@ -161,18 +170,32 @@ impl<'c> Tx<'c> {
         generation: Option<Generation>,
         state: SessionState,
         now: Timestamp,
-    ) -> StoreResult<()> {
+    ) -> StoreResult<Vec<ManagedSession>> {
         if new.is_empty() {
-            return Ok(());
+            return Ok(Vec::new());
         }
-        self.check_parents(new).await?;
-        let table = Arg::table(new.iter().map(|new| columns(new, generation, state, now)));
-        let inserted = self.write_rows::<TextRow>(&INSERT_SESSIONS, vec![table]).await?;
-        let mut inserted: HashSet<_> = inserted.into_iter().map(|row| row.text).collect();
-        match new.iter().find(|new| !inserted.remove(&new.id.to_string())) {
-            Some(refused) => Err(self.refusal(refused).await?.into()),
-            None => Ok(()),
+        let depths = families::depths(self, new, now).await?;
+        let rows = new.iter().zip(&depths).map(|(new, depth)| columns(new, generation, state, *depth, now));
+        let table = Arg::table(rows);
+        let there = self.write_rows::<TextRow>(&INSERT_SESSIONS, vec![table]).await?;
+        let mut there: HashSet<_> = there.into_iter().map(|row| row.text).collect();
+        if let Some(refused) = new.iter().find(|new| !there.remove(&new.id.to_string())) {
+            return Err(self.refusal(refused).await?.into());
         }
+        let made = new.iter().zip(depths);
+        Ok(made.map(|(new, depth)| inserted(new, generation, state, depth, now)).collect())
+    }
+
+    /// Puts one new session into the registry, without any event.
+    pub(crate) async fn insert_session(
+        &mut self,
+        new: &NewSession,
+        generation: Option<Generation>,
+        state: SessionState,
+        now: Timestamp,
+    ) -> StoreResult<ManagedSession> {
+        let made = self.insert_sessions(&[new], generation, state, now).await?;
+        made.into_iter().next().ok_or_else(|| broken("a new session was not made"))
     }
 
     /// Why a new session could not be put into the registry: its id is taken, or its key.
@@ -184,24 +207,6 @@ impl<'c> Tx<'c> {
         })
     }
 
-    async fn check_parents(&mut self, new: &[&NewSession]) -> StoreResult<()> {
-        let mut made = HashSet::new();
-        let mut wanted = Vec::new();
-        for new in new {
-            wanted.extend(new.parent.filter(|parent| !made.contains(parent)));
-            made.insert(new.id);
-        }
-        if wanted.is_empty() {
-            return Ok(());
-        }
-        let there = self.conn.rows::<TextRow>(&ARE_SESSIONS, vec![Arg::list(&wanted)]).await?;
-        let there: HashSet<_> = there.into_iter().map(|row| row.text).collect();
-        match wanted.into_iter().find(|parent| !there.contains(&parent.to_string())) {
-            Some(missing) => Err(StoreError::UnknownSession(missing)),
-            None => Ok(()),
-        }
-    }
-
     /// Makes a session, with its first event.
     pub(crate) async fn create(
         &mut self,
@@ -209,9 +214,9 @@ impl<'c> Tx<'c> {
         generation: Option<Generation>,
         now: Timestamp,
     ) -> StoreResult<ManagedSession> {
-        self.insert_sessions(&[new], generation, SessionState::Active, now).await?;
+        let session = self.insert_session(new, generation, SessionState::Active, now).await?;
         self.record(new.id, record::session_created(new, generation.as_ref()), now);
-        Ok(inserted(new, generation, SessionState::Active, now))
+        Ok(session)
     }
 
     /// Moves a session, which is locked, through its state machine, with all that follows from it.
@@ -254,6 +259,7 @@ impl<'c> Tx<'c> {
         }
         if to.is_terminated() {
             runs::end_those_of(self, session.id, now).await?;
+            families::drop_callbacks(self, session.id).await?;
         }
         Ok(session)
     }
@@ -281,7 +287,13 @@ impl<'c> Tx<'c> {
 }
 
 /// The values of a new session's row.
-fn columns(new: &NewSession, generation: Option<Generation>, state: SessionState, now: Timestamp) -> Args {
+fn columns(
+    new: &NewSession,
+    generation: Option<Generation>,
+    state: SessionState,
+    depth: u32,
+    now: Timestamp,
+) -> Args {
     let since = match state {
         SessionState::Idle { since } => Some(since),
         SessionState::Active | SessionState::Suspended { .. } | SessionState::Terminated { .. } => None,
@@ -300,7 +312,7 @@ fn columns(new: &NewSession, generation: Option<Generation>, state: SessionState
         new.budget.tool_calls_max.cast_signed(),
         new.budget.turns_max.map(u64::cast_signed),
         new.budget.cost_micros_max.map(u64::cast_signed),
-        new.parent,
+        new.parent.map(|parent| parent.session),
         generation.map(|generation| generation.key.to_string()),
         generation.map(|generation| generation.number),
         generation.and_then(|generation| generation.previous),
@@ -308,6 +320,8 @@ fn columns(new: &NewSession, generation: Option<Generation>, state: SessionState
         new.key.as_ref().map(ExternalKey::as_str),
         // Text, numbers and paths: there is nothing that JSON could not hold.
         serde_json::to_string(&new.sandbox).unwrap_or_default(),
+        depth,
+        i64::from(new.parent.is_some_and(|parent| parent.callback)),
     ]
 }
 
@@ -316,6 +330,7 @@ pub(crate) fn inserted(
     new: &NewSession,
     generation: Option<Generation>,
     state: SessionState,
+    depth: u32,
     now: Timestamp,
 ) -> ManagedSession {
     let new = new.clone();
@@ -332,7 +347,9 @@ pub(crate) fn inserted(
         budget: new.budget,
         usage: Usage::NONE,
         reserved: Usage::NONE,
-        parent: new.parent,
+        parent: new.parent.map(|parent| parent.session),
+        depth,
+        callback: new.parent.is_some_and(|parent| parent.callback),
         forked_from: None,
         generation,
         binding: None,

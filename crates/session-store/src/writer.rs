@@ -19,7 +19,7 @@ use crate::conn::{Conn, Sql};
 use crate::error::{DatabaseError, Failure, database_error, failed};
 use crate::events;
 use crate::plan::Batch;
-use crate::tx::{Change, Tx};
+use crate::tx::{Change, Tx, apply};
 
 /// How many jobs may wait for a writer; who comes then waits for a place.
 pub(crate) const QUEUE_MAX: usize = 1_024;
@@ -70,7 +70,7 @@ pub(crate) struct Asked<T> {
 #[async_trait]
 impl<T: Send> Work for Asked<T> {
     async fn run(&mut self, tx: &mut Tx<'_>) -> bool {
-        let outcome = (self.change)(tx).await;
+        let outcome = apply(tx, &self.change).await;
         let succeeded = outcome.is_ok();
         self.outcome = Some(outcome);
         succeeded

@@ -57,6 +57,7 @@ pub(crate) fn new_run(env: &Env, place: Place) -> Outcome<NewRun> {
         affinity: Affinity { place, executor: ExecutorType::command(), project_dir: None },
         after: Vec::new(),
         claim_by: None,
+        delivers: Vec::new(),
     })
 }
 

@@ -6,6 +6,7 @@ use session_core::affinity::Place;
 use session_core::budget::{Account, Budget, Usage};
 use session_core::error::StoreError;
 use session_core::event::{Payload, PayloadError};
+use session_core::family::Parent;
 use session_core::names::{AgentKey, ExecutorType, ExternalKey, Label, Principal, ToolName};
 use session_core::ports::{RunStore as _, SessionStore as _};
 use session_core::run::RunSpec;
@@ -203,7 +204,7 @@ impl Operations {
             project,
             sandbox: settled.sandbox,
             metadata,
-            parent: wire.parent,
+            parent: wire.parent.map(Parent::new),
             budget: Budget {
                 tokens_max: wire.budget.tokens.unwrap_or(limits.tokens),
                 tool_calls_max: wire.budget.tool_calls.unwrap_or(limits.tool_calls),

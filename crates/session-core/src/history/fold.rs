@@ -38,6 +38,7 @@ pub fn fold(events: &[Event]) -> History {
             | EventKind::SessionForked
             | EventKind::RunState
             | EventKind::RunSandbox
+            | EventKind::ChildEnded
             | EventKind::Bound
             | EventKind::Plan
             | EventKind::Usage

@@ -9,6 +9,7 @@
 mod approvals;
 mod engine;
 mod events;
+mod families;
 mod ledger;
 mod lifecycle;
 mod runners;
@@ -20,6 +21,7 @@ mod tokens;
 pub use approvals::{APPROVALS_PAGE_MAX, ApprovalFilter, ApprovalStore};
 pub use engine::{Engine, EngineError, Orchestrator, Release, SessionFactory};
 pub use events::{Appended, Author, EventStore};
+pub use families::FamilyStore;
 pub use ledger::{Ledger, MINUTES_KEPT};
 pub use lifecycle::{LifecycleEvent, LifecycleSink, ResumeStep, SinkError};
 pub use runners::{BOUND_MAX, RunnerStore};
@@ -34,12 +36,20 @@ use crate::wake::{Listener, Topic};
 
 /// Everything that a host needs of its store.
 pub trait Store:
-    SessionStore + RunStore + EventStore + ApprovalStore + TokenStore + RunnerStore + Ledger + Wakes
+    SessionStore + RunStore + EventStore + ApprovalStore + TokenStore + RunnerStore + FamilyStore + Ledger + Wakes
 {
 }
 
 impl<S> Store for S where
-    S: SessionStore + RunStore + EventStore + ApprovalStore + TokenStore + RunnerStore + Ledger + Wakes
+    S: SessionStore
+        + RunStore
+        + EventStore
+        + ApprovalStore
+        + TokenStore
+        + RunnerStore
+        + FamilyStore
+        + Ledger
+        + Wakes
 {
 }
 

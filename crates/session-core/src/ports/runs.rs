@@ -24,7 +24,8 @@ pub trait RunStore: Send + Sync {
     /// `UnknownSession` if there is none, `Transition` if it is terminated. Of a session that is bound it demands what
     /// [`Affinity::of`] says: `Conflict::Executor` if that is another executor. `Conflict::Dependencies` if `after` does
     /// not name earlier runs of the same batch; one that is named twice counts once. `Conflict::Exists` if an id, or
-    /// the key of a new session, is taken. Wakes `Topic::Queue`.
+    /// the key of a new session, is taken; `Conflict::NotDue` if a run delivers what is not due to its session. Wakes
+    /// `Topic::Queue`.
     async fn enqueue(
         &self,
         batch: Vec<NewRun>,
@@ -105,6 +106,10 @@ pub trait RunStore: Send + Sync {
     ///
     /// When it completed, the runs that wait for it wait for one less. When it ended otherwise they fail with
     /// `dependency_failed`, and those that wait for them likewise. `UnknownRun`, `Fenced`, `Transition`.
+    ///
+    /// The end of a run, by whichever method, is told to the parent of its session where that wants to hear of it: in the
+    /// same transaction, once, as a `child.ended` event in the parent's log and as a callback that is due; see
+    /// [`FamilyStore`](crate::ports::FamilyStore).
     ///
     /// The end of a run, by whichever method, is use of its session unless that is terminated: `active_at` is now, so
     /// that its rest begins when its work ends.
@@ -195,6 +200,8 @@ pub struct NewRun {
     pub after: Vec<usize>,
     /// Until when a runner must take it; see [`RunStore::unclaimed`].
     pub claim_by: Option<Timestamp>,
+    /// Which ends of its children's runs it tells its session of: they are delivered when it is enqueued.
+    pub delivers: Vec<RunId>,
 }
 
 /// Whose run.

@@ -35,8 +35,10 @@ pub trait SessionStore: Send + Sync {
     async fn open_key(&self, new: NewSession, now: Timestamp) -> StoreResult<Keyed>;
 
     /// Creates a session without an identity, `active`, with a `session.created` event.
-    /// `Conflict::Exists` if the id is taken, or the key by a live session of the same owner; `UnknownSession` if the
-    /// parent is not there.
+    /// `Conflict::Exists` if the id is taken, or the key by a live session of the same owner. For the sake of the parent,
+    /// as [`admit`](crate::family::admit) says with what holds in the same transaction: `UnknownSession`, also if it is
+    /// another owner's, `Transition` if it is terminated, `Conflict::TooDeep`, `Conflict::TooManyChildren`,
+    /// `Conflict::Wider`.
     async fn create(&self, new: NewSession, now: Timestamp) -> StoreResult<ManagedSession>;
 
     /// Creates a session with the log of another one: numbers, times, runs and origins of `events` are kept (they

@@ -5,6 +5,7 @@ use jiff::SignedDuration;
 use session_core::affinity::{Affinity, Place};
 use session_core::budget::Budget;
 use session_core::event::Payload;
+use session_core::family::Parent;
 use session_core::names::{AgentKey, ExecutorType, ExternalKey, Label, Principal};
 use session_core::ports::{NewCrew, NewRun, RunOf};
 use session_core::run::RunSpec;
@@ -80,8 +81,8 @@ pub struct Draft {
     pub metadata: Payload,
     /// What it may use up.
     pub budget: Budget,
-    /// The session that starts it.
-    pub parent: Option<SessionId>,
+    /// The session that starts it, and how far that may go.
+    pub parent: Option<Parent>,
 }
 
 /// The most tasks of one submission.
@@ -150,6 +151,7 @@ fn new_run(task: Task, after: Vec<usize>, principal: &Principal, place: &Place, 
         affinity: Affinity { place: place.clone(), executor: task.executor, project_dir: None },
         after,
         claim_by: None,
+        delivers: Vec::new(),
     }
 }
 

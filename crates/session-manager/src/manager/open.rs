@@ -7,6 +7,7 @@ use camino::Utf8PathBuf;
 use jiff::{SignedDuration, Timestamp};
 use session_core::budget::{Budget, Usage};
 use session_core::event::Payload;
+use session_core::family::Parent;
 use session_core::names::{AgentKey, ExternalKey, Label, Principal};
 use session_core::ports::{LifecycleEvent, SessionFactory};
 use session_core::session::{NewSession, WorkspaceSpec};
@@ -85,7 +86,7 @@ impl SessionRequest {
             sandbox: self.sandbox,
             metadata: self.metadata,
             budget: self.budget,
-            parent: self.parent,
+            parent: self.parent.map(Parent::new),
         }
     }
 }
@@ -332,7 +333,10 @@ fn fresh(new: &NewSession, now: Timestamp) -> ManagedSession {
         budget: new.budget,
         usage: Usage::NONE,
         reserved: Usage::NONE,
-        parent: new.parent,
+        parent: new.parent.map(|parent| parent.session),
+        // Whoever stores it counts; here nobody asks.
+        depth: 0,
+        callback: new.parent.is_some_and(|parent| parent.callback),
         forked_from: None,
         generation: None,
         binding: None,

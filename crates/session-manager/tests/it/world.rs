@@ -262,6 +262,8 @@ impl World {
             usage: Usage::NONE,
             reserved: Usage::NONE,
             parent: None,
+            depth: 0,
+            callback: false,
             forked_from: None,
             generation: None,
             binding: None,

@@ -7,15 +7,16 @@ use jiff::Timestamp;
 use session_core::StoreResult;
 use session_core::affinity::RunnerProfile;
 use session_core::digest::Digest;
+use session_core::family::Callback;
 use session_core::ids::{RunnerId, SessionId, TokenId};
 use session_core::names::{Principal, ProgramVersion};
-use session_core::ports::{RunnerStore, TokenStore};
+use session_core::ports::{FamilyStore, RunnerStore, TokenStore};
 use session_core::run::Epoch;
 use session_core::runner::RunnerRecord;
 use session_core::token::{NewToken, SigningKey, TokenRecord};
 
 use super::SqlStore;
-use crate::{runners, tokens};
+use crate::{families, runners, tokens};
 
 #[async_trait]
 impl TokenStore for SqlStore {
@@ -83,5 +84,20 @@ impl RunnerStore for SqlStore {
 
     async fn runners(&self) -> StoreResult<Vec<RunnerRecord>> {
         runners::runners(&mut self.connection().await?.conn()).await
+    }
+}
+
+#[async_trait]
+impl FamilyStore for SqlStore {
+    async fn callbacks_due(&self, limit: u32) -> StoreResult<Vec<SessionId>> {
+        families::due(&mut self.connection().await?.conn(), limit).await
+    }
+
+    async fn callbacks(&self, parent: SessionId, limit: u32) -> StoreResult<Vec<Callback>> {
+        families::callbacks(&mut self.connection().await?.conn(), parent, limit).await
+    }
+
+    async fn orphaned(&self, limit: u32) -> StoreResult<Vec<SessionId>> {
+        families::orphaned(&mut self.connection().await?.conn(), limit).await
     }
 }

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::SignedDuration;
-use session_core::ports::{Author, Idempotency, SessionFilter, Wakes as _};
+use session_core::family::Parent;
+use session_core::ports::{Author, Idempotency, NewRun, RunOf, SessionFilter, Wakes as _};
+use session_core::run::StopMode;
+use session_core::session::NewSession;
 use session_core::wake::{Listener, Topic};
 use session_core::{Digest, StoreError};
 use sqlx::Connection as _;
@@ -45,6 +48,57 @@ async fn a_hundred_opens_make_one_session_on_postgres() {
     }
     let database = pg::fresh_database().await;
     a_hundred_opens_make_one_session(database.url()).await;
+}
+
+/// Children of one parent end in two processes, some by themselves and some with the one they wait for, while the parent is
+/// given more: it hears of each once, and nobody waits for anybody for ever.
+async fn a_parent_hears_of_each_child_once(url: &str) {
+    const CREWS: usize = 16;
+    let pair = Pair::of(url).await;
+    let env = world();
+    let now = env.now();
+    let root = pair.stores[0].create(new_session(&env), now).await.unwrap().id;
+    let wish = Parent { callback: true, ..Parent::new(root) };
+    let child = || {
+        let session = NewSession { parent: Some(wish), ..new_session(&env) };
+        NewRun { of: RunOf::New(Box::new(session)), ..new_run(&env) }
+    };
+    let mut firsts = Vec::new();
+    for crew in 0..CREWS {
+        let batch = vec![child(), NewRun { after: vec![0], ..child() }, NewRun { after: vec![1], ..child() }];
+        firsts.push(pair.stores[crew % 2].enqueue(batch, None, now).await.unwrap()[0].id);
+    }
+    let mut calls = JoinSet::new();
+    for (place, first) in firsts.into_iter().enumerate() {
+        let (store, more) = (Arc::clone(&pair.stores[place % 2]), child());
+        calls.spawn(async move {
+            store.request_stop(first, StopMode::Kill, now).await.unwrap();
+            let run = store.enqueue(vec![more], None, now).await.unwrap()[0].id;
+            store.request_stop(run, StopMode::Kill, now).await.unwrap();
+        });
+    }
+    calls.join_all().await;
+    let told = pair.stores[1].callbacks(root, 1_000).await.unwrap();
+    let runs: HashSet<_> = told.iter().map(|callback| callback.run).collect();
+    assert_eq!((told.len(), runs.len()), (4 * CREWS, 4 * CREWS));
+    let log = pair.stores[0].read(root, session_core::Seq::START, 1_000).await.unwrap();
+    assert_eq!(log.iter().filter(|event| event.body.kind.as_str() == "child.ended").count(), 4 * CREWS);
+    assert_eq!(pair.stores[0].callbacks_due(10).await.unwrap(), [root]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_parent_hears_of_each_child_once_on_sqlite() {
+    let file = SqliteFile::new();
+    a_parent_hears_of_each_child_once(&file.url().to_string()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_parent_hears_of_each_child_once_on_postgres() {
+    if pg::skipped("postgres") {
+        return;
+    }
+    let database = pg::fresh_database().await;
+    a_parent_hears_of_each_child_once(database.url()).await;
 }
 
 async fn a_hundred_calls_under_a_key_make_one_run(url: &str) {

@@ -96,6 +96,7 @@ pub fn new_run(env: &Env) -> NewRun {
         affinity: Affinity { place: Place::Anywhere, executor: ExecutorType::command(), project_dir: None },
         after: Vec::new(),
         claim_by: None,
+        delivers: Vec::new(),
     }
 }
 

@@ -162,6 +162,7 @@ impl Fixture {
             },
             after: Vec::new(),
             claim_by: None,
+            delivers: Vec::new(),
         }
     }
 

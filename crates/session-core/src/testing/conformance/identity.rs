@@ -8,6 +8,7 @@ use jiff::SignedDuration;
 use super::fixture::assert_refused;
 use super::{Fixture, TICK};
 use crate::error::StoreError;
+use crate::family::Parent;
 use crate::identity::{IdentityKey, Scope};
 use crate::ids::SessionId;
 use crate::ports::{STAMP_EVERY, SessionFilter};
@@ -342,7 +343,7 @@ pub async fn a_refused_open_leaves_nothing(f: &Fixture) {
     let with = |new: NewSession| OpenSession { new, ..ordinary(f) };
     let request = with(NewSession { id: taken, ..f.new_session() });
     assert_refused!(f.store.open(request, f.now()), StoreError::Conflict(_));
-    let request = with(NewSession { parent: Some(f.env.session_id()), ..f.new_session() });
+    let request = with(NewSession { parent: Some(Parent::new(f.env.session_id())), ..f.new_session() });
     assert_refused!(f.store.open(request, f.now()), StoreError::UnknownSession(_));
     let opened = open(f, ordinary(f)).await;
     assert_eq!((opened.generation, opened.created), (1, true));

@@ -1,8 +1,9 @@
 //! Finding sessions by what a person says, and lists page by page.
 
 use super::{ALL, Fixture, TICK};
+use crate::family::Parent;
 use crate::ids::{SessionId, SessionRef};
-use crate::names::Label;
+use crate::names::{Label, Principal};
 use crate::ports::{Listing, Page, SessionFilter};
 use crate::session::{NewSession, SessionSummary};
 use crate::state::{TerminationReason, Trigger};
@@ -142,7 +143,7 @@ pub async fn every_filter_leaves_out_what_it_should(f: &Fixture) {
     let labelled = SessionFilter { label: Some(label.clone()), ..none.clone() };
     let checks = [
         (none.clone(), vec![all, over, removed, busy, parent]),
-        (SessionFilter { principal: Some("bob".parse().unwrap()), ..none.clone() }, vec![all]),
+        (SessionFilter { principal: Some("bob".parse().unwrap()), ..none.clone() }, vec![all, over, parent]),
         (SessionFilter { principal: Some("nobody".parse().unwrap()), ..none.clone() }, vec![]),
         (labelled, vec![all, removed]),
         (SessionFilter { parent: Some(parent), ..none.clone() }, vec![all, over]),
@@ -175,12 +176,13 @@ async fn filtered_sessions(f: &Fixture) -> (SessionId, SessionId, SessionId, Ses
         f.store.create(new, f.now()).await.unwrap().id
     };
     let label = Some("nightly".parse().unwrap());
-    let parent = create(f.new_session()).await;
+    let bob: Principal = "bob".parse().unwrap();
+    let parent = create(NewSession { principal: bob.clone(), ..f.new_session() }).await;
     let busy = create(f.new_session()).await;
     let removed = create(NewSession { label: label.clone(), ..f.new_session() }).await;
-    let over = create(NewSession { parent: Some(parent), ..f.new_session() }).await;
-    let principal = "bob".parse().unwrap();
-    let all = create(NewSession { principal, label, parent: Some(parent), ..f.new_session() }).await;
+    let child = NewSession { principal: bob, parent: Some(Parent::new(parent)), ..f.new_session() };
+    let over = create(child.clone()).await;
+    let all = create(NewSession { id: f.env.session_id(), label, ..child }).await;
 
     // One that is pending and one in flight are busy; one whose run is over is not.
     let runner = f.new_runner();

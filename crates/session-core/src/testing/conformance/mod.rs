@@ -27,6 +27,7 @@ pub mod bindings;
 pub mod budgets;
 pub mod crews;
 pub mod events;
+pub mod families;
 pub mod forks;
 pub mod idempotency;
 pub mod identity;
@@ -211,6 +212,19 @@ macro_rules! conformance_cases {
             no_other_run_is_touched
             they_are_dealt_with_in_batches
             a_claim_and_a_deadline_agree
+        }
+        $crate::conformance_group! { $use $($make)? => families:
+            a_family_is_only_so_deep
+            a_family_is_only_so_wide
+            a_child_is_narrower_than_its_parent
+            concurrent_children_keep_to_the_limit
+            a_parent_hears_of_every_end
+            only_who_wants_to_hear_is_told
+            a_callback_is_delivered_once
+            a_parent_that_is_over_is_told_nothing
+            children_that_are_left_are_found
+            concurrent_ends_are_each_heard_once
+            an_end_and_the_end_of_the_parent_agree
         }
         $crate::conformance_group! { $use $($make)? => tokens:
             a_token_is_there_as_it_was_issued
@@ -400,6 +414,7 @@ mod tests {
             ("forks", forks::CASES, include_str!("forks.rs")),
             ("sweeps", sweeps::CASES, include_str!("sweeps.rs")),
             ("idempotency", idempotency::CASES, include_str!("idempotency.rs")),
+            ("families", families::CASES, include_str!("families.rs")),
             ("tokens", tokens::CASES, include_str!("tokens.rs")),
             ("runners", runners::CASES, include_str!("runners.rs")),
             ("unclaimed", unclaimed::CASES, include_str!("unclaimed.rs")),

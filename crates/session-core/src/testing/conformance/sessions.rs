@@ -8,9 +8,11 @@ use super::{Fixture, TICK};
 use crate::budget::{Budget, Usage};
 use crate::error::{Conflict, StoreError};
 use crate::event::{Event, NewEvent, Payload, Seq};
+use crate::family::Parent;
+use crate::names::Principal;
 use crate::ports::{Author, SessionFilter};
 use crate::record;
-use crate::sandbox::{NetworkSpec, SandboxLevel, SandboxSpec};
+use crate::sandbox::{NetworkSpec, ProcessLimits, SandboxLevel, SandboxSpec};
 use crate::session::{ManagedSession, NewSession, WorkspaceKind};
 use crate::state::{SessionState, TerminationReason, Trigger};
 
@@ -18,12 +20,16 @@ const TTL: SignedDuration = SignedDuration::from_hours(24);
 
 /// `create` keeps every part of what it is given, and records it.
 pub async fn a_created_session_is_there_as_it_was_given(f: &Fixture) {
-    let parent = f.session().await;
+    let principal: Principal = "team \"ä\" 'x'; --".parse().unwrap();
+    let free =
+        SandboxSpec { level: SandboxLevel::Off, limits: ProcessLimits::NONE, ..SandboxSpec::default() };
+    let parent = NewSession { principal: principal.clone(), sandbox: free, ..f.new_session() };
+    let parent = f.store.create(parent, f.now()).await.unwrap();
     f.advance(TICK);
     let now = f.now();
     let new = NewSession {
         id: f.env.session_id(),
-        principal: "team \"ä\" 'x'; --".parse().unwrap(),
+        principal,
         key: Some("telegram:dm:42 'ü'".parse().unwrap()),
         label: Some("$(rm -rf ~) “label”".parse().unwrap()),
         agent: Some("a:b/c".parse().unwrap()),
@@ -42,7 +48,7 @@ pub async fn a_created_session_is_there_as_it_was_given(f: &Fixture) {
             turns_max: Some(3),
             cost_micros_max: Some(0),
         },
-        parent: Some(parent.id),
+        parent: Some(Parent { callback: true, ..Parent::new(parent.id) }),
     };
     let created = f.store.create(new.clone(), now).await.unwrap();
     assert_eq!(f.store.session(new.id).await.unwrap().as_ref(), Some(&created));
@@ -58,9 +64,10 @@ pub async fn a_created_session_is_there_as_it_was_given(f: &Fixture) {
         sandbox: created.sandbox.clone(),
         metadata: created.metadata.clone(),
         budget: created.budget,
-        parent: created.parent,
+        parent: new.parent,
     };
     assert_eq!(given, new);
+    assert_eq!((created.parent, created.depth, created.callback), (Some(parent.id), 1, true));
     assert_eq!((created.created_at, created.active_at), (now, now));
     assert_eq!((created.usage, created.reserved, created.forked_from), (Usage::NONE, Usage::NONE, None));
     assert_eq!((created.generation, created.binding.clone()), (None, None));
@@ -86,7 +93,7 @@ pub async fn create_refuses_a_taken_id_and_an_unknown_parent(f: &Fixture) {
     assert_eq!(f.snapshot(session.id).await, before);
     let (unknown, orphan) = (f.env.session_id(), f.new_session());
     let id = orphan.id;
-    let orphan = NewSession { parent: Some(unknown), ..orphan };
+    let orphan = NewSession { parent: Some(Parent::new(unknown)), ..orphan };
     assert_refused!(f.store.create(orphan, f.now()), StoreError::UnknownSession(parent) if *parent == unknown);
     assert_eq!(f.store.session(id).await.unwrap(), None);
     assert!(f.log(id).await.is_empty());
@@ -263,7 +270,7 @@ pub async fn an_import_is_refused_as_a_whole(f: &Fixture) {
     assert_refused!(import(again, foreign_log(f)), StoreError::Conflict(Conflict::Exists(_)));
     assert_eq!(f.snapshot(taken.id).await, before);
 
-    let orphan = NewSession { parent: Some(f.env.session_id()), ..f.new_session() };
+    let orphan = NewSession { parent: Some(Parent::new(f.env.session_id())), ..f.new_session() };
     let orphan_id = orphan.id;
     assert_refused!(import(orphan, foreign_log(f)), StoreError::UnknownSession(_));
     let (torn, mut gap) = (f.new_session(), foreign_log(f));

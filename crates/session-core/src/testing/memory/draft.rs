@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use super::{Data, QueuedRun};
 use crate::budget::Usage;
 use crate::error::{Conflict, StoreError, StoreResult};
-use crate::event::{Event, NewEvent, Seq};
+use crate::event::{Event, NewEvent, Payload, Seq};
 use crate::ids::{RunId, RunnerId, SessionId};
 use crate::record;
 use crate::run::{
@@ -81,9 +81,7 @@ impl Draft {
         if self.data.sessions.contains_key(&new.id) {
             return Err(Conflict::Exists(new.id.to_string()).into());
         }
-        if let Some(parent) = new.parent {
-            self.session(parent)?;
-        }
+        let depth = self.depth(&new)?;
         if let Some(key) = &new.key
             && self.data.by_key(&new.principal, key).is_some()
         {
@@ -102,7 +100,9 @@ impl Draft {
             budget: new.budget,
             usage: Usage::NONE,
             reserved: Usage::NONE,
-            parent: new.parent,
+            parent: new.parent.map(|parent| parent.session),
+            depth,
+            callback: new.parent.is_some_and(|parent| parent.callback),
             forked_from: None,
             generation,
             binding: None,
@@ -159,6 +159,7 @@ impl Draft {
         }
         if to.is_terminated() {
             self.end_runs_of(id, now)?;
+            self.drop_callbacks(id);
         }
         Ok(self.session(id)?.clone())
     }
@@ -181,7 +182,7 @@ impl Draft {
         if self.run(run)?.state.phase() == RunPhase::Pending {
             let message = "the session was terminated before the run began; start it in another session";
             let ending = Ending::because(EndKind::Stopped, ReasonCode::SessionTerminated, None, message);
-            self.end(run, &ending, now)
+            self.end(run, &ending, None, now)
         } else {
             self.order_stop(run, StopMode::Kill, now)
         }
@@ -242,10 +243,19 @@ impl Draft {
     }
 
     /// Ends a run, and deals with those that wait for it.
-    pub(super) fn end(&mut self, id: RunId, ending: &Ending, now: Timestamp) -> StoreResult<()> {
+    /// `result` is what it came to.
+    pub(super) fn end(
+        &mut self,
+        id: RunId,
+        ending: &Ending,
+        result: Option<&Payload>,
+        now: Timestamp,
+    ) -> StoreResult<()> {
         let mut ends = vec![(id, ending.clone())];
+        let first = id;
         while let Some((id, ending)) = ends.pop() {
             let to = self.end_one(id, &ending, now)?;
+            self.call_back(id, result.filter(|_| id == first), now)?;
             let waiting: Vec<_> = self.data.waiting_for(id).map(|run| run.id).collect();
             for next in waiting {
                 if to == RunPhase::Completed {

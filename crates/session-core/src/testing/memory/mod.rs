@@ -6,6 +6,7 @@
 mod approvals;
 mod draft;
 mod events;
+mod families;
 mod idempotency;
 mod keys;
 mod ledger;
@@ -21,6 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use jiff::Timestamp;
 
 use self::draft::Draft;
+use self::families::Owed;
 use self::idempotency::Remembered;
 use self::runners::Known;
 use crate::approval::Approval;
@@ -52,6 +54,8 @@ struct Data {
     /// In the order of enqueueing.
     runs: Vec<QueuedRun>,
     crews: BTreeMap<CrewId, Option<u32>>,
+    /// In the order of their ends.
+    callbacks: Vec<Owed>,
     runners: BTreeMap<RunnerId, Known>,
     approvals: BTreeMap<ApprovalId, Approval>,
     /// Calls under a key, each key of a principal once.

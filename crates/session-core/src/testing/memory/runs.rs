@@ -96,7 +96,7 @@ impl RunStore for MemoryStore {
                     run.claim_by = Some(now.saturating_add(live).unwrap_or(Timestamp::MAX));
                 } else {
                     let ending = unmatched(&run.affinity, &runners, now, live);
-                    draft.end(id, &ending, now)?;
+                    draft.end(id, &ending, None, now)?;
                     failed.push(draft.run(id)?.clone());
                 }
             }
@@ -164,12 +164,12 @@ impl RunStore for MemoryStore {
     ) -> StoreResult<Run> {
         self.write(|draft| {
             let session = draft.held(fence, RunStep::End(ending.kind).name())?.session;
-            if let Some(payload) = result {
+            if let Some(payload) = result.clone() {
                 let result =
                     NewEvent { run: Some(fence.run), kind: EventKind::Result, payload, origin: None };
                 draft.record(session, result, now);
             }
-            draft.end(fence.run, &ending, now)?;
+            draft.end(fence.run, &ending, result.as_ref(), now)?;
             Ok(draft.run(fence.run)?.clone())
         })
     }
@@ -178,7 +178,7 @@ impl RunStore for MemoryStore {
         self.write(|draft| {
             let phase = draft.run(run)?.state.phase();
             if phase == RunPhase::Pending {
-                draft.end(run, &stopped_by_user("it was stopped before a runner took it"), now)?;
+                draft.end(run, &stopped_by_user("it was stopped before a runner took it"), None, now)?;
             } else if phase.is_in_flight() {
                 draft.order_stop(run, mode, now)?;
             }
@@ -307,6 +307,7 @@ impl Draft {
                 None => self.create(*session, None, now)?.id,
             },
         };
+        self.deliver(session, &new.delivers)?;
         let first = !self.data.runs().any(|run| run.session == session);
         // What was just made is not bound, and gets what was asked for.
         let affinity = Affinity::of(self.session(session)?, &new.affinity, &new.spec)?;
@@ -352,7 +353,7 @@ impl Draft {
         let session = self.run(id)?.session;
         let over = self.session(session)?.state.is_terminated();
         let reason = if over { ReasonCode::SessionTerminated } else { ReasonCode::StoppedByUser };
-        self.end(id, &Ending::because(EndKind::Stopped, reason, None, message), now)
+        self.end(id, &Ending::because(EndKind::Stopped, reason, None, message), None, now)
     }
 
     /// Remembers under which name a run is claimed.
@@ -374,7 +375,7 @@ impl Draft {
             return Ok(());
         }
         let message = "its runner went silent; resume the session to go on";
-        self.end(id, &Ending::because(EndKind::Lost, ReasonCode::LeaseExpired, None, message), now)
+        self.end(id, &Ending::because(EndKind::Lost, ReasonCode::LeaseExpired, None, message), None, now)
     }
 }
 

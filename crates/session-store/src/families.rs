@@ -1,0 +1,174 @@
+//! Parents and children: whom a new session may have above it, and what a parent hears of the end of a child's run.
+//!
+//! On PostgreSQL a transaction that ends runs has their sessions locked. It locks the parents only when all of that is
+//! done, the deepest first: a transaction that holds a parent never waits for a child of it, and one that holds a child and
+//! waits for its parent gets it. Whoever makes a child locks the parent and waits for nobody below it, since nobody
+//! can know a session that is about to be made. What comes in another order all the same, because one batch takes
+//! sessions of several generations, is found out by the database and tried again.
+
+use std::collections::HashMap;
+
+use jiff::Timestamp;
+use session_core::event::{EventKind, NewEvent, Payload};
+use session_core::family::{Callback, Parent, admit};
+use session_core::ids::{RunId, SessionId};
+use session_core::run::Run;
+use session_core::session::{ManagedSession, NewSession};
+use session_core::{Conflict, SessionState, StoreError, StoreResult};
+
+use crate::conn::{Conn, Sql};
+use crate::rows::{CallbackRow, TextRow, id_of};
+use crate::tx::{Tx, inserted};
+
+pub(crate) const LIVE_CHILDREN: Sql = sql!(
+    "SELECT id FROM sessions WHERE parent = $1 AND parent IS NOT NULL AND state <> 'terminated' LIMIT $2"
+);
+
+pub(crate) const ORPHANED: Sql = sql!(
+    "SELECT c.id FROM sessions c JOIN sessions p ON p.id = c.parent \
+     WHERE c.parent IS NOT NULL AND c.state <> 'terminated' AND p.state = 'terminated' LIMIT $1"
+);
+
+const OWE: Sql = sql!(
+    "INSERT INTO callbacks (run_id, child, parent, at_ms, payload, state) VALUES ($1, $2, $3, $4, $5, $6)"
+);
+
+pub(crate) const DELIVER: Sql = sql!(
+    "UPDATE callbacks SET state = 'delivered', delivered_by = $2 \
+     WHERE run_id = $1 AND parent = $3 AND state = 'due'"
+);
+
+pub(crate) const DROP: Sql =
+    sql!("UPDATE callbacks SET state = 'dropped' WHERE parent = $1 AND state = 'due'");
+
+pub(crate) const CALLBACKS: Sql = sql!(concat!(
+    "SELECT ",
+    callback_columns!(""),
+    " FROM callbacks WHERE parent = $1 AND state = 'due' ORDER BY position LIMIT $2"
+));
+
+/// Only what is due is looked at.
+pub(crate) const DUE: Sql = sql!(
+    "SELECT d.parent FROM (SELECT c.parent, min(c.position) AS first FROM callbacks c WHERE c.state = 'due' \
+     GROUP BY c.parent) d WHERE NOT EXISTS (SELECT 1 FROM runs r WHERE r.session_id = d.parent \
+     AND r.phase IN ('pending', 'claimed', 'starting', 'running')) ORDER BY d.first LIMIT $1"
+);
+
+// Reading.
+
+pub(crate) async fn callbacks(
+    conn: &mut Conn<'_>,
+    parent: SessionId,
+    limit: u32,
+) -> StoreResult<Vec<Callback>> {
+    let rows = conn.rows::<CallbackRow>(&CALLBACKS, args![parent, limit]).await?;
+    rows.into_iter().map(CallbackRow::value).collect()
+}
+
+pub(crate) async fn due(conn: &mut Conn<'_>, limit: u32) -> StoreResult<Vec<SessionId>> {
+    ids(&conn.rows::<TextRow>(&DUE, args![limit]).await?)
+}
+
+pub(crate) async fn orphaned(conn: &mut Conn<'_>, limit: u32) -> StoreResult<Vec<SessionId>> {
+    ids(&conn.rows::<TextRow>(&ORPHANED, args![limit]).await?)
+}
+
+fn ids(rows: &[TextRow]) -> StoreResult<Vec<SessionId>> {
+    rows.iter().map(|row| id_of("sessions", "id", &row.text)).collect()
+}
+
+// Changes.
+
+/// A session that may get children, and how many live ones it has.
+struct Above {
+    session: ManagedSession,
+    live: u32,
+}
+
+/// The depths of new sessions, in their order. A parent is there, and locked from now on, or among the earlier ones.
+pub(crate) async fn depths(tx: &mut Tx<'_>, new: &[&NewSession], now: Timestamp) -> StoreResult<Vec<u32>> {
+    let mut above: HashMap<SessionId, Above> = HashMap::new();
+    if new.iter().any(|new| new.parent.is_some()) {
+        let made: Vec<_> = new.iter().map(|new| new.id).collect();
+        // In one order, so that two who make children of the same parents do not wait for each other.
+        let mut wishes: Vec<Parent> = new.iter().filter_map(|new| new.parent).collect();
+        wishes.sort_by_key(|wish| (wish.session, wish.children_max));
+        for wish in wishes.into_iter().filter(|wish| !made.contains(&wish.session)) {
+            let session = tx.lock_session(wish.session).await?;
+            let children =
+                tx.conn.rows::<TextRow>(&LIVE_CHILDREN, args![session.id, wish.children_max]).await?;
+            let live = u32::try_from(children.len()).unwrap_or(u32::MAX);
+            above.insert(session.id, Above { session, live });
+        }
+    }
+    let mut depths = Vec::with_capacity(new.len());
+    for new in new {
+        let depth = match new.parent {
+            None => 0,
+            Some(wish) => {
+                let parent = above.get_mut(&wish.session);
+                let parent = parent.ok_or(StoreError::UnknownSession(wish.session))?;
+                let depth = admit(&parent.session, parent.live, new, &wish)?;
+                parent.live = parent.live.saturating_add(1);
+                depth
+            }
+        };
+        let session = inserted(new, None, SessionState::Active, depth, now);
+        above.entry(new.id).or_insert(Above { session, live: 0 });
+        depths.push(depth);
+    }
+    Ok(depths)
+}
+
+/// What parents are to hear of what this transaction ended.
+#[derive(Debug)]
+pub(crate) struct Owed(Callback);
+
+/// Remembers that a parent is to hear of the end of this run.
+pub(crate) fn owe(tx: &mut Tx<'_>, run: &Run, parent: SessionId, result: Option<&Payload>) {
+    tx.owed.extend(Callback::of(run, parent, result).map(Owed));
+}
+
+/// Tells the parents, when everything else of a change is done.
+pub(crate) async fn settle(tx: &mut Tx<'_>) -> StoreResult<()> {
+    if tx.owed.is_empty() {
+        return Ok(());
+    }
+    let mut owed = Vec::new();
+    for Owed(callback) in std::mem::take(&mut tx.owed) {
+        // Its depth never changes: it can be read without the lock.
+        let depth = tx.session(callback.parent).await?.map_or(0, |parent| parent.depth);
+        owed.push((depth, callback));
+    }
+    owed.sort_by(|(one, a), (other, b)| other.cmp(one).then(a.parent.cmp(&b.parent)));
+    for (_, callback) in owed {
+        let parent = tx.lock_session(callback.parent).await?;
+        let state = if parent.state.is_terminated() { "dropped" } else { "due" };
+        let Callback { run, child, parent, at, payload } = callback;
+        tx.write(&OWE, args![run, child, parent, at, payload.as_str(), state]).await?;
+        let event = NewEvent { run: None, kind: EventKind::ChildEnded, payload, origin: None };
+        tx.record(parent, event, at);
+    }
+    Ok(())
+}
+
+/// A run of this session, which is locked, tells it of these ends.
+pub(crate) async fn deliver(
+    tx: &mut Tx<'_>,
+    parent: SessionId,
+    by: RunId,
+    ends: &[RunId],
+) -> StoreResult<()> {
+    for end in ends {
+        if tx.write(&DELIVER, args![*end, by, parent]).await? == 0 {
+            return Err(Conflict::NotDue(*end).into());
+        }
+    }
+    Ok(())
+}
+
+/// Nobody is there any more to be told: this session, which is locked, is over.
+pub(crate) async fn drop_callbacks(tx: &mut Tx<'_>, parent: SessionId) -> StoreResult<()> {
+    tx.write(&DROP, args![parent]).await?;
+    Ok(())
+}
