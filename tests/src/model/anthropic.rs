@@ -1,6 +1,7 @@
 //! The Messages interface, as Claude Code uses it: always a stream.
 
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::{Value, json};
 
@@ -9,6 +10,9 @@ use super::reply::{End, Part, Reply, Told};
 
 /// What the agent says in the user's place.
 const NOT_THE_USER: &str = "<system-reminder>";
+
+/// The number of the next answer.
+static NEXT: AtomicU64 = AtomicU64::new(1);
 
 /// Answers a conversation.
 pub(super) fn messages(body: &Value, exchange: Exchange) -> io::Result<()> {
@@ -59,8 +63,10 @@ fn user(text: &str) -> Option<Told> {
 
 fn stream(reply: &Reply, tool: &str, model: &Value, mut exchange: Exchange) -> io::Result<()> {
     exchange.stream()?;
+    // The agent takes two answers of one id for pieces of one.
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let message = json!({
-        "id": "msg_1", "type": "message", "role": "assistant", "model": model, "content": [],
+        "id": format!("msg_{number:016}"), "type": "message", "role": "assistant", "model": model, "content": [],
         "stop_reason": null, "stop_sequence": null,
         "usage": { "input_tokens": reply.tokens, "output_tokens": 0 },
     });
@@ -92,7 +98,8 @@ fn stream(reply: &Reply, tool: &str, model: &Value, mut exchange: Exchange) -> i
     }
     if let Some(command) = &reply.command {
         let input = json!({ "command": command, "description": "what the script says" }).to_string();
-        let begin = json!({ "type": "tool_use", "id": format!("toolu_{:016}", reply.number), "name": tool, "input": {} });
+        let begin =
+            json!({ "type": "tool_use", "id": format!("toolu_{number:016}"), "name": tool, "input": {} });
         block(&mut exchange, begin, &[json!({ "type": "input_json_delta", "partial_json": input })])?;
     }
     if reply.end == End::Hangs {

@@ -18,8 +18,6 @@ pub(super) struct Reply {
     pub(super) parts: Vec<Part>,
     /// The command that it wants run.
     pub(super) command: Option<String>,
-    /// How much it was told before: another number with every answer.
-    pub(super) number: usize,
     /// What it counts.
     pub(super) tokens: u64,
     /// How it ends.
@@ -60,7 +58,7 @@ impl Reply {
         });
         let known: Vec<&str> = earlier.chain(Some(primer).filter(|primer| !primer.is_empty())).collect();
         let known = known.join(" / ");
-        let mut reply = Self { number: told.len(), ..Self::default() };
+        let mut reply = Self::default();
         if let Some(Told::Tool(message, true)) = called.last() {
             reply.parts.push(Part::Said(format!("refused: {message}")));
         }
