@@ -75,20 +75,20 @@ impl Executor {
         self.can.contains(&what)
     }
 
-    /// What its programs find in their environment, where the model is here.
-    pub(super) fn environment(&self, model: &str) -> Vec<String> {
-        // One try again is enough: the model is as near as can be.
-        vec![
-            format!("ANTHROPIC_BASE_URL={model}"),
-            "ANTHROPIC_API_KEY=none".into(),
-            "CLAUDE_CODE_MAX_RETRIES=1".into(),
-        ]
-    }
-
     /// It is an agent.
     pub(super) fn is_agent(&self) -> bool {
         self.can(Can::Converse)
     }
+}
+
+/// What the programs of real agents find in their environment, where the model is here.
+pub(super) fn environment(model: &str) -> [String; 3] {
+    // One try again is enough: the model is as near as can be.
+    [
+        format!("ANTHROPIC_BASE_URL={model}"),
+        "ANTHROPIC_API_KEY=none".into(),
+        "CLAUDE_CODE_MAX_RETRIES=1".into(),
+    ]
 }
 
 /// The prompt as a script of the shell.

@@ -10,7 +10,7 @@ use serde_json::Value;
 use session_tests::home::{Home, Left, left, left_with, processes_with};
 use session_tests::model::Model;
 
-use super::executor::{Executor, shell};
+use super::executor::{Executor, environment, shell};
 
 /// Where one scenario is performed with one executor.
 pub(super) struct Room {
@@ -69,12 +69,12 @@ impl Room {
         }
         let real = session_tests::agents().filter(|_| executor.real);
         let model = real.is_some().then(Model::start);
-        let mut path = format!("{programs}:{}", std::env::var_os("PATH").unwrap().into_string().unwrap());
+        let mut path = format!("{programs}:{}", session_tests::path());
         let mut options = vec!["--allow-read".to_owned(), programs.to_string()];
         if let (Some(directory), Some(model)) = (&real, &model) {
             path = format!("{directory}/bin:{path}");
             options.extend(["--allow-read".to_owned(), directory.to_string()]);
-            let environment = executor.environment(&model.url());
+            let environment = environment(&model.url());
             options.extend(environment.into_iter().flat_map(|variable| ["--env".to_owned(), variable]));
         }
         let home = home.with("PATH", &path);

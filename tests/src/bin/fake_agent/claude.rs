@@ -32,9 +32,8 @@ pub(crate) fn speak(arguments: &[String]) -> Outcome<ExitCode> {
     let wire = Wire::stdio();
     let memory = match (value("--session-id"), value("--resume")) {
         (Some(id), None) => Memory::new(id)?.ok_or(format!("Session ID {id} is already in use."))?,
-        (None, Some(id)) => match Memory::recall(id)? {
-            Some(memory) => memory,
-            None => {
+        (None, Some(id)) => {
+            let Some(memory) = Memory::recall(id)? else {
                 let errors = [format!("No conversation found with session ID: {id}")];
                 // With an id of its own making.
                 wire.send(&json!({
@@ -42,8 +41,9 @@ pub(crate) fn speak(arguments: &[String]) -> Outcome<ExitCode> {
                     "session_id": "77777777-7777-4777-8777-777777777777",
                 }))?;
                 return Ok(ExitCode::FAILURE);
-            }
-        },
+            };
+            memory
+        }
         _ => return Err("either --session-id or --resume".into()),
     };
     Claude { wire, session: memory.id.clone() }.turns(memory)

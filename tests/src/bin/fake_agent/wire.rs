@@ -13,6 +13,7 @@ const LINES_MAX: usize = 64;
 /// Where the agent listens and speaks.
 pub(crate) struct Wire {
     lines: Receiver<String>,
+    stdout: std::io::Stdout,
 }
 
 impl Wire {
@@ -27,7 +28,7 @@ impl Wire {
                 }
             }
         });
-        Self { lines }
+        Self { lines, stdout: std::io::stdout() }
     }
 
     /// The next line, when it comes; `None` at the end.
@@ -42,7 +43,7 @@ impl Wire {
     }
 
     pub(crate) fn print(&self, line: impl AsRef<[u8]>) -> Outcome<()> {
-        let mut stdout = std::io::stdout().lock();
+        let mut stdout = self.stdout.lock();
         stdout.write_all(line.as_ref())?;
         stdout.write_all(b"\n")?;
         Ok(stdout.flush()?)
