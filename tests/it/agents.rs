@@ -26,7 +26,7 @@ const SCENARIOS: &[(&str, &[Can])] = &[
     ("ends_its_turn_when_it_is_stopped", &[Interrupt]),
     ("is_killed_for_good", &[]),
     ("spends_its_tokens", &[Count]),
-    ("spends_its_tool_calls", &[Converse]),
+    ("spends_its_tool_calls", &[Ask]),
     ("is_allowed", &[Ask]),
     ("is_refused", &[Ask]),
     ("is_allowed_always", &[Ask]),
@@ -101,6 +101,14 @@ conforms! { real_claude_code, REAL_CLAUDE_CODE:
     resuming::loses_its_directory
 }
 
+conforms! { real_codex, REAL_CODEX:
+    turns::starts turns::streams turns::calls_a_tool turns::fails turns::is_stopped turns::is_killed_for_good
+    turns::spends_its_tokens oddities::is_asked_over_stdin
+    crashes::dies crashes::loses_its_keeper crashes::loses_its_host
+    resuming::remembers resuming::remembers_what_was_interrupted resuming::has_forgotten resuming::is_handed_over
+    resuming::loses_its_directory
+}
+
 conforms! { command, COMMAND:
     turns::starts turns::streams turns::calls_a_tool turns::fails turns::is_stopped turns::is_killed_for_good
     crashes::dies crashes::loses_its_keeper crashes::loses_its_host resuming::loses_its_directory
@@ -123,6 +131,7 @@ fn every_executor_takes_what_it_can_do() {
         (&executor::CLAUDE_CODE, claude_code::TAKEN),
         (&executor::ACP, acp::TAKEN),
         (&executor::REAL_CLAUDE_CODE, real_claude_code::TAKEN),
+        (&executor::REAL_CODEX, real_codex::TAKEN),
         (&executor::COMMAND, command::TAKEN),
     ];
     for (executor, taken) in all {

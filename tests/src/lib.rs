@@ -33,13 +33,6 @@ pub fn repository_root() -> &'static Utf8Path {
     &REPOSITORY_ROOT
 }
 
-/// The `PATH` that the tests were started with.
-#[expect(clippy::disallowed_methods, reason = "programs of the tests find theirs where the tests do")]
-#[must_use]
-pub fn path() -> String {
-    std::env::var("PATH").unwrap_or_default()
-}
-
 /// Where `scripts/test --agents` put the real agents; `None` where nobody asked for tests with them.
 #[expect(clippy::disallowed_methods, reason = "the tests are told by their environment what they may use")]
 #[must_use]

@@ -65,6 +65,17 @@ pub(super) const REAL_CLAUDE_CODE: Executor = Executor {
     ..CLAUDE_CODE
 };
 
+/// The real Codex, which asks nobody: within the sandbox it may do what it wants.
+pub(super) const REAL_CODEX: Executor = Executor {
+    name: "codex",
+    can: &[Can::Converse, Can::Remember, Can::Count],
+    arguments: &[],
+    tool: "shell",
+    program: "codex",
+    keeps: ".codex",
+    real: true,
+};
+
 /// A script for the shell that does what the prompt says.
 pub(super) const COMMAND: Executor =
     Executor { name: "command", can: &[], arguments: &[], tool: "", program: "sh", keeps: "", real: false };
@@ -75,20 +86,44 @@ impl Executor {
         self.can.contains(&what)
     }
 
+    /// What its programs find in their environment, where the model is here.
+    pub(super) fn environment(&self, model: &str) -> Vec<String> {
+        if self.name == REAL_CODEX.name {
+            return vec!["MODEL_KEY=none".into()];
+        }
+        // One try again is enough: the model is as near as can be.
+        vec![
+            format!("ANTHROPIC_BASE_URL={model}"),
+            "ANTHROPIC_API_KEY=none".into(),
+            "CLAUDE_CODE_MAX_RETRIES=1".into(),
+        ]
+    }
+
+    /// What the user names behind `--`, where the model is here.
+    pub(super) fn behind(&self, model: Option<&str>) -> Vec<String> {
+        let mut arguments: Vec<String> = self.arguments.iter().map(|&argument| argument.to_owned()).collect();
+        if let Some(model) = model.filter(|_| self.name == REAL_CODEX.name) {
+            let of_model = |setting: &str| format!("model_providers.ours.{setting}");
+            let settings = [
+                // Of a model that it does not know it makes nothing but plain use.
+                "model=ours".to_owned(),
+                "model_provider=ours".to_owned(),
+                of_model("name=ours"),
+                of_model(&format!("base_url={model}/v1")),
+                of_model("wire_api=responses"),
+                of_model("env_key=MODEL_KEY"),
+                of_model("request_max_retries=1"),
+                of_model("stream_max_retries=1"),
+            ];
+            arguments.extend(settings.into_iter().flat_map(|setting| ["-c".to_owned(), setting]));
+        }
+        arguments
+    }
+
     /// It is an agent.
     pub(super) fn is_agent(&self) -> bool {
         self.can(Can::Converse)
     }
-}
-
-/// What the programs of real agents find in their environment, where the model is here.
-pub(super) fn environment(model: &str) -> [String; 3] {
-    // One try again is enough: the model is as near as can be.
-    [
-        format!("ANTHROPIC_BASE_URL={model}"),
-        "ANTHROPIC_API_KEY=none".into(),
-        "CLAUDE_CODE_MAX_RETRIES=1".into(),
-    ]
 }
 
 /// The prompt as a script of the shell.

@@ -10,7 +10,7 @@ use serde_json::Value;
 use session_tests::home::{Home, Left, left, left_with, processes_with};
 use session_tests::model::Model;
 
-use super::executor::{Executor, environment, shell};
+use super::executor::{Executor, shell};
 
 /// Where one scenario is performed with one executor.
 pub(super) struct Room {
@@ -20,6 +20,8 @@ pub(super) struct Room {
     _model: Option<Model>,
     /// What every run gets.
     options: Vec<String>,
+    /// What the user names behind `--`.
+    behind: Vec<String>,
     sessions: RefCell<Vec<String>>,
 }
 
@@ -59,6 +61,7 @@ impl Ran {
 }
 
 impl Room {
+    #[expect(clippy::disallowed_methods, reason = "programs are found where the tests find them")]
     pub(super) fn new(executor: &'static Executor) -> Self {
         let home = Home::new().with("ROOMETTE_RUN_GRACE", "200ms").with("ROOMETTE_HOST_LINGER", "60s");
         let programs =
@@ -69,16 +72,17 @@ impl Room {
         }
         let real = session_tests::agents().filter(|_| executor.real);
         let model = real.is_some().then(Model::start);
-        let mut path = format!("{programs}:{}", session_tests::path());
+        let mut path = format!("{programs}:{}", std::env::var_os("PATH").unwrap().into_string().unwrap());
         let mut options = vec!["--allow-read".to_owned(), programs.to_string()];
         if let (Some(directory), Some(model)) = (&real, &model) {
             path = format!("{directory}/bin:{path}");
             options.extend(["--allow-read".to_owned(), directory.to_string()]);
-            let environment = environment(&model.url());
+            let environment = executor.environment(&model.url());
             options.extend(environment.into_iter().flat_map(|variable| ["--env".to_owned(), variable]));
         }
         let home = home.with("PATH", &path);
-        Self { home, executor, _model: model, options, sessions: RefCell::default() }
+        let behind = executor.behind(model.as_ref().map(Model::url).as_deref());
+        Self { home, executor, _model: model, options, behind, sessions: RefCell::default() }
     }
 
     /// The arguments of a run of a new session.
@@ -88,7 +92,7 @@ impl Room {
         arguments.extend(options);
         if self.executor.is_agent() {
             arguments.extend(["--agent", self.executor.name, prompt, "--"]);
-            arguments.extend(self.executor.arguments);
+            arguments.extend(self.behind.iter().map(String::as_str));
         } else {
             arguments.extend(["--", "sh", "-c", script]);
         }

@@ -48,7 +48,11 @@ pub(super) fn calls_a_tool(room: &Room) {
             (room.events(&ran.session, "tool_call"), room.events(&ran.session, "tool_result"));
         assert_eq!((calls.len(), results.len()), (1, 1));
         assert_eq!((&calls[0]["name"], &calls[0]["id"]), (&json!(room.executor.tool), &results[0]["id"]));
-        assert_eq!(calls[0]["input"]["command"], "pwd > where; echo out");
+        // Some say with which shell as well.
+        assert!(
+            calls[0]["input"]["command"].as_str().unwrap().contains("pwd > where; echo out"),
+            "{calls:?}"
+        );
         assert!(results[0]["output"].to_string().contains("out"), "{results:?}");
         assert_eq!(room.questions(&ran.session, &["--all"]).len(), 0);
         let account = room.home.run(&["--json", "budget", "show", &ran.session]).ok().json().remove(0);

@@ -6,6 +6,7 @@
 mod anthropic;
 mod http;
 mod reply;
+mod responses;
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -74,6 +75,7 @@ fn route(request: &Request, exchange: Exchange) -> std::io::Result<()> {
     match request.path.split('?').next().unwrap_or_default() {
         "/v1/messages" => anthropic::messages(&request.body, exchange),
         "/v1/messages/count_tokens" => exchange.json(200, &serde_json::json!({ "input_tokens": 1 })),
+        "/v1/responses" => responses::responses(&request.body, exchange),
         "/" => exchange.json(200, &serde_json::json!({})),
         path => exchange.json(404, &serde_json::json!({ "error": { "message": format!("no {path} here") } })),
     }

@@ -163,13 +163,14 @@ fn join(prefix: &str, name: &str) -> String {
 
 /// Variables that are no settings: what a run finds of itself, also when it calls us, where data lie, and what
 /// diagnostics and tests look at.
-const NO_SETTINGS: [&str; 9] = [
+const NO_SETTINGS: [&str; 10] = [
     "ROOMETTE_SESSION_ID",
     "ROOMETTE_RUN_ID",
     "ROOMETTE_OUTPUT_DIR",
     "ROOMETTE_HISTORY",
     "ROOMETTE_HOME",
     "ROOMETTE_LOG",
+    "ROOMETTE_TEST_AGENTS",
     "ROOMETTE_TEST_PG",
     "ROOMETTE_TEST_SKIP",
     "ROOMETTE_TEST_STOP_AT",

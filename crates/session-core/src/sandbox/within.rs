@@ -139,8 +139,8 @@ mod tests {
             write: write.iter().map(Into::into).collect(),
             ..SandboxSpec::default()
         };
-        let parent = spec(&["/data"], &["/work"]);
-        assert!(spec(&["/data/a", "/work"], &["/work/b"]).within(&parent).is_ok());
+        let parent = spec(&["/data"], &["/srv"]);
+        assert!(spec(&["/data/a", "/srv"], &["/srv/b"]).within(&parent).is_ok());
         let part = |spec: SandboxSpec| spec.within(&parent).unwrap_err().to_string();
         assert_eq!(part(spec(&["/"], &[])), "directory to read /");
         assert_eq!(part(spec(&["/database"], &[])), "directory to read /database");

@@ -1,6 +1,6 @@
 //! The two ends of a fake agent: lines in, which are read while it works, and lines out.
 
-use std::io::{BufRead as _, Write as _};
+use std::io::{BufRead as _, Stdout, Write as _};
 use std::sync::mpsc::{Receiver, sync_channel};
 
 use serde_json::Value;
@@ -13,7 +13,7 @@ const LINES_MAX: usize = 64;
 /// Where the agent listens and speaks.
 pub(crate) struct Wire {
     lines: Receiver<String>,
-    stdout: std::io::Stdout,
+    out: Stdout,
 }
 
 impl Wire {
@@ -28,7 +28,7 @@ impl Wire {
                 }
             }
         });
-        Self { lines, stdout: std::io::stdout() }
+        Self { lines, out: std::io::stdout() }
     }
 
     /// The next line, when it comes; `None` at the end.
@@ -43,7 +43,7 @@ impl Wire {
     }
 
     pub(crate) fn print(&self, line: impl AsRef<[u8]>) -> Outcome<()> {
-        let mut stdout = self.stdout.lock();
+        let mut stdout = self.out.lock();
         stdout.write_all(line.as_ref())?;
         stdout.write_all(b"\n")?;
         Ok(stdout.flush()?)
