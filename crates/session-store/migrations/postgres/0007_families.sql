@@ -2,6 +2,13 @@
 
 ALTER TABLE sessions ADD COLUMN depth BIGINT NOT NULL DEFAULT 0;
 ALTER TABLE sessions ADD COLUMN callback BIGINT NOT NULL DEFAULT 0;
+-- What was there before lies as deep as its parents say.
+WITH RECURSIVE family (id, depth) AS (
+  SELECT id, 0 FROM sessions WHERE parent IS NULL
+  UNION ALL
+  SELECT s.id, f.depth + 1 FROM family f JOIN sessions s ON s.parent = f.id
+)
+UPDATE sessions SET depth = f.depth FROM family f WHERE f.id = sessions.id AND f.depth > 0;
 -- How many live children a session has, and which of them are left when it is over.
 CREATE INDEX sessions_live_children ON sessions (parent) WHERE parent IS NOT NULL AND state <> 'terminated';
 

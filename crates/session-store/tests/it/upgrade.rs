@@ -58,8 +58,8 @@ fn first_version(schema: &str) -> String {
         session(BOUND, "active", "NULL", "NULL"),
         format!(
             "UPDATE sessions SET binding_runner = '{RUNNER}', binding_hostname = 'box', binding_executor = 'command', \
-             binding_executor_session_id = 'one', binding_project_dir = '/repo', active_at_ms = 9000000000000 \
-             WHERE id = '{BOUND}';"
+             binding_executor_session_id = 'one', binding_project_dir = '/repo', active_at_ms = 9000000000000, \
+             parent = '{ACTIVE}' WHERE id = '{BOUND}';"
         ),
         event(ACTIVE, 1),
         event(ACTIVE, 2),
@@ -118,7 +118,9 @@ async fn is_whole_and_works(store: &SqlStore) {
 /// A session that was bound before is bound still and not known to be resumable; questions can be asked.
 async fn agents_work(store: &SqlStore, env: &Env, fence: Fence, bound: SessionId) {
     let now = env.now();
-    let binding = store.session(bound).await.unwrap().unwrap().binding.unwrap();
+    let session = store.session(bound).await.unwrap().unwrap();
+    assert_eq!((session.depth, session.callback), (1, false));
+    let binding = session.binding.unwrap();
     let runner: RunnerId = RUNNER.parse().unwrap();
     assert_eq!((binding.runner, binding.resumable), (runner, false));
     let further = NewRun { of: RunOf::Existing(bound), ..new_run(env) };
