@@ -1,6 +1,6 @@
 //! Whether a sandbox is nowhere wider than another one: what holds for a session that another one starts.
 
-use camino::Utf8Path;
+use camino::{Utf8Path, Utf8PathBuf};
 use thiserror::Error;
 
 use super::{Endpoint, HostPattern, NetworkSpec, ProcessLimits, SandboxLevel, SandboxSpec};
@@ -35,6 +35,12 @@ impl SandboxSpec {
         }
         if let Some(path) = self.read.iter().find(|path| !parent.may_read(path)) {
             return wider("directory to read", path);
+        }
+        let foreign = |repository: &&Utf8PathBuf| {
+            parent.repository.as_ref() != Some(*repository) && !parent.may_change(repository)
+        };
+        if let Some(repository) = self.repository.as_ref().filter(foreign) {
+            return wider("repository", repository);
         }
         match unreached(&self.network, &parent.network) {
             Some(found) => wider("network", &found),
@@ -139,12 +145,16 @@ mod tests {
             write: write.iter().map(Into::into).collect(),
             ..SandboxSpec::default()
         };
-        let parent = spec(&["/data"], &["/srv"]);
-        assert!(spec(&["/data/a", "/srv"], &["/srv/b"]).within(&parent).is_ok());
+        let parent = spec(&["/data"], &["/build"]);
+        assert!(spec(&["/data/a", "/build"], &["/build/b"]).within(&parent).is_ok());
         let part = |spec: SandboxSpec| spec.within(&parent).unwrap_err().to_string();
         assert_eq!(part(spec(&["/"], &[])), "directory to read /");
         assert_eq!(part(spec(&["/database"], &[])), "directory to read /database");
         assert_eq!(part(spec(&[], &["/data"])), "directory to change /data");
+        let of = |repository: &str| SandboxSpec { repository: Some(repository.into()), ..spec(&[], &[]) };
+        assert_eq!(part(of("/data/.git")), "repository /data/.git");
+        assert!(of("/build/.git").within(&parent).is_ok());
+        assert!(of("/data/.git").within(&of("/data/.git")).is_ok());
     }
 
     #[test]
