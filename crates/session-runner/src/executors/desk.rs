@@ -23,14 +23,11 @@ use session_core::wake::Topic;
 use session_manager::{Coordinator, DispatchError, SessionHandle};
 use tokio_util::sync::CancellationToken;
 
-use super::execution::{RETRY_FIRST, pause, sentence};
+use super::execution::{RETRY_FIRST, RETRY_LAST, pause, sentence};
 use crate::agents::{Answer, Ask, Desk, Reported, Said};
 use crate::progress::Progress;
 use crate::room::Room;
 use crate::workspace::agent_state::AgentState;
-
-/// How long a person's answer may be late: a wake-up that was lost does not keep a question open for ever.
-const LOOK_AGAIN: std::time::Duration = std::time::Duration::from_secs(30);
 
 /// What a desk is made of.
 pub(super) struct RunDesk {
@@ -250,15 +247,18 @@ impl RunDesk {
         };
         let line = format!("(waiting for an answer) {}: {}", ask.tool, ask.title);
         let expires = deadline.map(|span| tokio::time::Instant::now() + span.unsigned_abs());
+        // Only after a look that failed: a change wakes, and none is lost since before the question was asked.
+        let mut look_again = None;
         loop {
             self.progress.line(self.run, Some(line.clone()));
             tokio::select! {
                 () = changes.woken() => {}
-                () = tokio::time::sleep(LOOK_AGAIN) => {}
+                () = at(look_again) => {}
                 () = at(expires) => return self.take_back(&approval, Withdrawal::Expired).await,
                 () = withdrawn.cancelled() => return self.take_back(&approval, Withdrawal::Withdrawn).await,
                 () = self.troubled.cancelled() => return self.take_back(&approval, Withdrawal::Withdrawn).await,
             }
+            look_again = None;
             match self.coordinator.store().approval(approval.id).await {
                 Ok(Some(now)) => {
                     if let Some(answer) = self.answer(&now) {
@@ -267,7 +267,10 @@ impl RunDesk {
                     }
                 }
                 Ok(None) => return Answer::Cancelled,
-                Err(error) => tracing::warn!(run = %self.run, %error, "an answer could not be looked for"),
+                Err(error) => {
+                    tracing::warn!(run = %self.run, %error, "an answer could not be looked for");
+                    look_again = Some(tokio::time::Instant::now() + RETRY_LAST);
+                }
             }
         }
     }
