@@ -49,6 +49,21 @@ const EDGES: &[Row] = &[
         build: "",
     },
     Row {
+        name: "session-api",
+        ours: "session-core",
+        outside: "jiff serde serde_json thiserror utoipa",
+        dev: "proptest",
+        build: "",
+    },
+    Row {
+        name: "session-server",
+        ours: "session-api session-core session-manager",
+        outside: "async-trait axum camino futures-util hyper hyper-util jiff prometheus-client serde serde_json \
+                  serde_path_to_error thiserror tokio tokio-util tracing utoipa utoipa-axum",
+        dev: "http-body-util session-core tokio tower",
+        build: "",
+    },
+    Row {
         name: "session-runner",
         ours: "sandbox session-core session-manager",
         outside: "async-trait camino close_fds httparse jiff rustix serde serde_json signal-hook tar tempfile thiserror \
@@ -112,6 +127,18 @@ const NEVER: &[(&str, Reach, &str, &str)] = &[
         Reach::TestsToo,
         "session-core session-store session-manager session-runner roomette tokio tracing",
         "what confines a session is judged alone, and its launcher has one thread and no runtime",
+    ),
+    (
+        "session-api",
+        Reach::TestsToo,
+        "session-store session-manager session-server axum tokio",
+        "whoever speaks the API links its types, and neither a server nor what stands behind one",
+    ),
+    (
+        "session-server",
+        Reach::TestsToo,
+        "session-store session-runner sandbox sqlx rusqlite",
+        "a coordinator asks through ports; processes and rows are others' work",
     ),
     (
         "session-runner",

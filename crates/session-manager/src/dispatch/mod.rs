@@ -10,7 +10,7 @@ use jiff::SignedDuration;
 use session_core::affinity::RunnerProfile;
 use session_core::error::{StoreError, StoreResult};
 use session_core::event::Payload;
-use session_core::ports::{Author, ClaimedRun, Directive, RunProgress};
+use session_core::ports::{Author, ClaimedRun, Directive, Idempotency, RunProgress};
 use session_core::run::{Ending, Fence, Run, StopMode};
 use session_core::session::Binding;
 use session_core::state::{TerminationReason, Trigger};
@@ -92,8 +92,17 @@ impl Coordinator {
     /// Checks a submission whole, then enqueues all of it in one transaction, in an order in which every run
     /// stands behind those it waits for. Returns the runs in the order of the submission's tasks.
     pub async fn submit(&self, submission: Submission) -> Result<Vec<Run>, DispatchError> {
+        self.submit_once(submission, None).await
+    }
+
+    /// [`submit`](Self::submit), at most once a key: the same call again returns the runs of the first one.
+    pub async fn submit_once(
+        &self,
+        submission: Submission,
+        once: Option<Idempotency>,
+    ) -> Result<Vec<Run>, DispatchError> {
         let planned = submit::plan(submission, &self.env)?;
-        let runs = self.store.enqueue(planned.batch, planned.crew, self.env.now()).await?;
+        let runs = self.store.enqueue_once(planned.batch, planned.crew, once, self.env.now()).await?;
         let mut by_task: Vec<_> = planned.tasks.into_iter().zip(runs).collect();
         by_task.sort_by_key(|(task, _)| *task);
         Ok(by_task.into_iter().map(|(_, run)| run).collect())

@@ -1,0 +1,195 @@
+//! Who calls, and what that one may do.
+//!
+//! An opaque token is looked up by its digest, a run's token is opened with the signing key: neither is compared by its
+//! text. A token stands in the `Authorization` header and nowhere else, and never comes into a log.
+
+use axum::extract::FromRequestParts;
+use axum::http::header;
+use axum::http::request::Parts;
+use session_api::Code;
+use session_core::digest::Digest;
+use session_core::ids::{RunnerId, TokenId};
+use session_core::names::Principal;
+use session_core::run::Epoch;
+use session_core::token::{RunAct, RunToken, Secret, SigningKey, Subject, Verb, Verbs};
+use session_core::{Fence, ManagedSession, Run, RunId, SessionId};
+
+use crate::problem::Refusal;
+use crate::state::State;
+
+/// Who calls.
+#[derive(Debug, Clone)]
+pub(crate) enum Caller {
+    /// A principal, or a runner that one lets in.
+    Principal(Person),
+    /// What executes a run.
+    Run(RunToken),
+}
+
+/// Somebody with an opaque token, or whom the socket itself lets in.
+#[derive(Debug, Clone)]
+pub(crate) struct Person {
+    pub(crate) principal: Principal,
+    pub(crate) verbs: Verbs,
+    runner: Option<RunnerId>,
+    pub(crate) token: Option<(TokenId, Digest)>,
+}
+
+impl FromRequestParts<State> for Caller {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &State) -> Result<Self, Refusal> {
+        let mut given = parts.headers.get_all(header::AUTHORIZATION).iter();
+        let (Some(value), None) = (given.next(), given.next()) else {
+            let nobody = || refused("show a token: `Authorization: Bearer rmt_…`");
+            if parts.headers.contains_key(header::AUTHORIZATION) {
+                return Err(refused("there is more than one `Authorization` header"));
+            }
+            let principal = state.access().without_token.clone().ok_or_else(nobody)?;
+            return Ok(Self::Principal(Person { principal, verbs: Verbs::all(), runner: None, token: None }));
+        };
+        let text = value.to_str().ok().and_then(|value| value.split_once(' '));
+        let (_, token) = text
+            .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
+            .ok_or_else(|| refused("the header is not `Authorization: Bearer` and a token"))?;
+        let token = token.trim();
+        if token.starts_with("rmr_") { run_token(token, state).await } else { opaque(token, state).await }
+    }
+}
+
+fn refused(why: &str) -> Refusal {
+    Refusal::new(Code::Unauthenticated, why)
+}
+
+async fn opaque(text: &str, state: &State) -> Result<Caller, Refusal> {
+    let secret: Secret = text.parse().map_err(|_| refused("this is no token of this service"))?;
+    let digest = secret.digest();
+    let found = state.coordinator().store().token(digest).await?;
+    let now = state.coordinator().env().now();
+    // One sentence for all: whether a token ever counted is nobody's business.
+    let record = found
+        .filter(|record| record.is_valid(now))
+        .ok_or_else(|| refused("the token is none of this service, was revoked, or its time is over"))?;
+    let runner = match record.subject {
+        Subject::Principal => None,
+        Subject::Runner(id) => Some(id),
+    };
+    let (principal, verbs) = (record.principal, record.verbs);
+    Ok(Caller::Principal(Person { principal, verbs, runner, token: Some((record.id, digest)) }))
+}
+
+async fn run_token(text: &str, state: &State) -> Result<Caller, Refusal> {
+    let env = state.coordinator().env();
+    // Proposes one where the store has none: from then on it is the same for all.
+    let key = state.coordinator().store().signing_key(SigningKey::new(env.secret())).await?;
+    RunToken::open(text, &key, env.now()).map(Caller::Run).map_err(|error| refused(&error.to_string()))
+}
+
+impl Caller {
+    /// Who answers, issues or makes something.
+    pub(crate) fn principal(&self) -> &Principal {
+        match self {
+            Self::Principal(person) => &person.principal,
+            Self::Run(token) => &token.principal,
+        }
+    }
+
+    /// The principal that shows a token with this verb: no run's.
+    pub(crate) fn person(&self, verb: Verb) -> Result<&Person, Refusal> {
+        match self {
+            Self::Principal(person) if person.verbs.has(verb) => Ok(person),
+            Self::Principal(_) => Err(forbidden(&format!("the token lacks the verb `{verb}`"))),
+            Self::Run(_) => Err(forbidden("a run's token is for its own run alone")),
+        }
+    }
+
+    /// Whether this one may see the session; one that it may not see is unknown.
+    pub(crate) fn may_read(&self, session: &ManagedSession) -> Result<bool, Refusal> {
+        match self {
+            Self::Principal(_) => Ok(self.person(Verb::Read)?.owns(&session.principal)),
+            Self::Run(token) => {
+                Ok(token.admits(RunAct::Read { session: session.id, parent: session.parent }))
+            }
+        }
+    }
+
+    /// Refuses unless this is still let in: a stream may be open for long.
+    pub(crate) async fn still(&self, state: &State) -> bool {
+        let now = state.coordinator().env().now();
+        match self {
+            Self::Principal(Person { token: None, .. }) => true,
+            Self::Principal(Person { token: Some((_, digest)), .. }) => {
+                let found = state.coordinator().store().token(*digest).await;
+                found.is_ok_and(|found| found.is_some_and(|token| token.is_valid(now)))
+            }
+            Self::Run(token) => now < token.expires_at,
+        }
+    }
+
+    /// The claim for which this one may report of a run: that of its token, or one that its runner holds.
+    pub(crate) async fn claim(
+        &self,
+        state: &State,
+        id: RunId,
+        epoch: Option<u32>,
+    ) -> Result<(Fence, Run), Refusal> {
+        let found = state.coordinator().store().run(id).await?;
+        match self {
+            Self::Run(token) => {
+                let run =
+                    found.filter(|run| run.id == token.run).ok_or_else(|| Refusal::unknown("run", id))?;
+                if epoch.is_some_and(|epoch| Epoch(epoch) != token.epoch) {
+                    let detail = format!("the token speaks for epoch {}", token.epoch);
+                    return Err(Refusal(session_api::Problem::new(Code::Mismatch, detail).at("epoch")));
+                }
+                Ok((token.fence(), run))
+            }
+            Self::Principal(_) => {
+                let person = self.person(Verb::Runner)?;
+                let holds = |run: &Run| {
+                    let lease = run.state.lease();
+                    person.verbs.has(Verb::Admin)
+                        || lease.is_some_and(|lease| Some(lease.runner) == person.runner)
+                };
+                let run = found.filter(holds).ok_or_else(|| Refusal::unknown("run", id))?;
+                let epoch = epoch.ok_or_else(|| {
+                    Refusal::invalid("epoch", "is missing: a report says for which claim it speaks")
+                })?;
+                Ok((Fence { run: id, epoch: Epoch(epoch) }, run))
+            }
+        }
+    }
+
+    /// The session that a new one is a child of, as far as this one may say so.
+    pub(crate) fn parent(&self, wanted: Option<SessionId>) -> Result<Option<SessionId>, Refusal> {
+        match self {
+            Self::Principal(_) => self.person(Verb::Run).map(|_| wanted),
+            Self::Run(token) if !token.admits(RunAct::StartChild(token.session)) => {
+                Err(forbidden("the run's token lacks the verb `run`"))
+            }
+            Self::Run(token) => match wanted {
+                Some(wanted) if wanted != token.session => {
+                    let detail = "a run's token starts children of its own session alone";
+                    Err(Refusal(session_api::Problem::new(Code::Mismatch, detail).at("parent_session_id")))
+                }
+                Some(_) | None => Ok(Some(token.session)),
+            },
+        }
+    }
+}
+
+impl Person {
+    /// Whether what belongs to this principal is this one's to see.
+    pub(crate) fn owns(&self, principal: &Principal) -> bool {
+        self.principal == *principal || self.verbs.has(Verb::Admin)
+    }
+
+    /// Whose things a list shows.
+    pub(crate) fn listed(&self, wanted: Option<Principal>) -> Option<Principal> {
+        if self.verbs.has(Verb::Admin) { wanted } else { Some(self.principal.clone()) }
+    }
+}
+
+fn forbidden(why: &str) -> Refusal {
+    Refusal::new(Code::Forbidden, why)
+}

@@ -1,0 +1,232 @@
+//! From a request for a run to a submission: names are checked, the session is found, and what is not said is filled in.
+
+use camino::Utf8PathBuf;
+use jiff::SignedDuration;
+use session_api::runs::{Ask, CreateRun, RunType};
+use session_core::affinity::Place;
+use session_core::budget::Budget;
+use session_core::event::Payload;
+use session_core::family::Parent;
+use session_core::names::{ExecutorType, ExternalKey, ToolName};
+use session_core::run::RunSpec;
+use session_core::token::Verb;
+use session_core::turn::{Asking, Permissions, Turn};
+use session_core::{ManagedSession, Run, SessionId, WorkspaceKind};
+use session_manager::{Draft, Submission, Task, TaskSession};
+
+use super::seen;
+use crate::auth::Caller;
+use crate::extract::{field, optional};
+use crate::problem::Refusal;
+use crate::state::{Settled, State, Wanted};
+
+/// What is submitted for this request.
+pub(super) async fn submission(
+    state: &State,
+    caller: &Caller,
+    request: CreateRun,
+) -> Result<Submission, Refusal> {
+    match request.kind {
+        RunType::Start => start(state, caller, request).await,
+        RunType::Resume => resume(state, caller, request).await,
+    }
+}
+
+async fn start(state: &State, caller: &Caller, request: CreateRun) -> Result<Submission, Refusal> {
+    if request.session_id.is_some() {
+        return Err(Refusal::invalid(
+            "session_id",
+            "a start makes its own session: say `\"type\": \"resume\"`",
+        ));
+    }
+    let wanted = optional::<SessionId>("parent_session_id", request.parent_session_id.as_deref())?;
+    let parent = caller.parent(wanted)?;
+    if request.callback && parent.is_none() {
+        return Err(Refusal::invalid("callback", "is for a parent, and there is none"));
+    }
+    let mut principal = caller.principal().clone();
+    if let Some(parent) = parent {
+        // A child is its parent's owner's.
+        principal = visible(state, caller, parent).await?.principal;
+    }
+    let key = optional::<ExternalKey>("key", request.key.as_deref())?;
+    let project = request.project_dir.clone().map(Utf8PathBuf::from);
+    let kind = match request.workspace.as_deref() {
+        Some(kind) => field("workspace", kind)?,
+        None if project.is_some() => WorkspaceKind::Worktree,
+        None => WorkspaceKind::Scratch,
+    };
+    let named: Vec<_> = request.env.clone().into_iter().collect();
+    let asked = request.sandbox.clone().unwrap_or_default();
+    let wanted = Wanted {
+        kind,
+        project: project.as_deref().map(camino::Utf8Path::as_str),
+        sandbox: &asked,
+        env: &named,
+    };
+    let Settled { sandbox, base_env } = state.host().settle(wanted).await?;
+    let draft = Draft {
+        label: optional("label", request.label.as_deref())?,
+        agent: optional("agent", request.agent.as_deref())?,
+        kind,
+        project,
+        sandbox,
+        metadata: Payload::from_value(&request.metadata.clone().unwrap_or_default().into()),
+        budget: budget(state.host().budget(), &request),
+        parent: parent.map(|parent| Parent { callback: request.callback, ..Parent::new(parent) }),
+    };
+    let executor = match request.executor.as_deref() {
+        Some(executor) => field("executor", executor)?,
+        None if request.prompt.is_some() => {
+            return Err(Refusal::invalid("executor", "is missing: a prompt is for an agent, say which"));
+        }
+        None => ExecutorType::command(),
+    };
+    let session = match key {
+        Some(key) => TaskSession::Keyed(key, draft),
+        None => TaskSession::New(draft),
+    };
+    let spec = RunSpec {
+        argv: request.argv.clone(),
+        env: overlay(base_env, named),
+        timeout: timeout(&request)?,
+        turn: turn(&request)?,
+    };
+    Ok(submitted(principal, state.host().place(), &request, session, executor, spec))
+}
+
+async fn resume(state: &State, caller: &Caller, request: CreateRun) -> Result<Submission, Refusal> {
+    caller.person(Verb::Run)?;
+    let id = request.session_id.as_deref();
+    let id = id.ok_or_else(|| Refusal::invalid("session_id", "is missing: say which session is resumed"))?;
+    let id: SessionId = field("session_id", id)?;
+    of_new_sessions_only(&request)?;
+    let session = visible(state, caller, id).await?;
+    let last = state.coordinator().store().runs(id, 1).await?.pop();
+    let executor = match (request.executor.as_deref(), &session.binding, &last) {
+        (Some(executor), _, _) => field("executor", executor)?,
+        (None, Some(binding), _) => binding.executor.clone(),
+        (None, None, Some(run)) => run.affinity.executor.clone(),
+        (None, None, None) => ExecutorType::command(),
+    };
+    let place = session.workspace.runner.map_or_else(|| state.host().place(), Place::Runner);
+    let spec = again(last, &request)?;
+    Ok(submitted(session.principal, place, &request, TaskSession::Existing(id), executor, spec))
+}
+
+/// What is not given is as in the session's last run.
+fn again(last: Option<Run>, request: &CreateRun) -> Result<RunSpec, Refusal> {
+    let last = last.map(|run| run.spec).unwrap_or_default();
+    Ok(RunSpec {
+        argv: if request.argv.is_empty() { last.argv } else { request.argv.clone() },
+        env: overlay(last.env, request.env.clone().into_iter().collect()),
+        timeout: timeout(request)?.or(last.timeout),
+        turn: turn(request)?,
+    })
+}
+
+/// The session, if it is this caller's to work in.
+async fn visible(state: &State, caller: &Caller, id: SessionId) -> Result<ManagedSession, Refusal> {
+    match caller {
+        Caller::Run(_) => seen(state, caller, id).await,
+        Caller::Principal(person) => {
+            let found = state.coordinator().store().session(id).await?;
+            found
+                .filter(|session| person.owns(&session.principal))
+                .ok_or_else(|| Refusal::unknown("session", id))
+        }
+    }
+}
+
+/// What a session is was said when it was made.
+fn of_new_sessions_only(request: &CreateRun) -> Result<(), Refusal> {
+    let given = [
+        ("key", request.key.is_some()),
+        ("label", request.label.is_some()),
+        ("agent", request.agent.is_some()),
+        ("workspace", request.workspace.is_some()),
+        ("project_dir", request.project_dir.is_some()),
+        ("metadata", request.metadata.is_some()),
+        ("budget", request.budget.is_some()),
+        ("sandbox", request.sandbox.is_some()),
+        ("parent_session_id", request.parent_session_id.is_some()),
+        ("callback", request.callback),
+    ];
+    match given.into_iter().find(|(_, given)| *given) {
+        Some((name, _)) => Err(Refusal::invalid(name, "is of a new session, and this one is there already")),
+        None => Ok(()),
+    }
+}
+
+fn submitted(
+    principal: session_core::names::Principal,
+    place: Place,
+    request: &CreateRun,
+    session: TaskSession,
+    executor: ExecutorType,
+    spec: RunSpec,
+) -> Submission {
+    let RunSpec { argv, env, timeout, turn } = spec;
+    let (name, after, priority) = (None, Vec::new(), request.priority);
+    let task = Task { name, after, session, executor, turn, argv, env, timeout, priority };
+    Submission { principal, place, at_once: None, tasks: vec![task] }
+}
+
+fn budget(default: Budget, request: &CreateRun) -> Budget {
+    let asked = request.budget.unwrap_or_default();
+    Budget {
+        tokens_max: asked.tokens.unwrap_or(default.tokens_max),
+        tool_calls_max: asked.tool_calls.unwrap_or(default.tool_calls_max),
+        turns_max: asked.turns.or(default.turns_max),
+        cost_micros_max: asked.cost_micros.or(default.cost_micros_max),
+    }
+}
+
+fn timeout(request: &CreateRun) -> Result<Option<SignedDuration>, Refusal> {
+    let Some(seconds) = request.timeout_s else { return Ok(None) };
+    let time = SignedDuration::try_from_secs_f64(seconds).ok();
+    // Kept in whole milliseconds.
+    let time =
+        time.map(|time| SignedDuration::from_millis(i64::try_from(time.as_millis()).unwrap_or(i64::MAX)));
+    match time.filter(|time| *time > SignedDuration::ZERO) {
+        Some(time) => Ok(Some(time)),
+        None => Err(Refusal::invalid("timeout_s", "must be a time of at least a millisecond")),
+    }
+}
+
+fn turn(request: &CreateRun) -> Result<Option<Turn>, Refusal> {
+    let Some(prompt) = request.prompt.clone() else {
+        let given = [
+            ("model", request.model.is_some()),
+            ("from_history", request.from_history),
+            ("allow_tools", !request.allow_tools.is_empty()),
+            ("ask", request.ask.is_some()),
+        ];
+        return match given.into_iter().find(|(_, given)| *given) {
+            Some((name, _)) => Err(Refusal::invalid(name, "is for an agent, and there is no `prompt`")),
+            None => Ok(None),
+        };
+    };
+    let allow: Result<Vec<ToolName>, _> =
+        request.allow_tools.iter().map(|tool| field("allow_tools", tool)).collect();
+    let asking = match request.ask {
+        None | Some(Ask::Wait) => Asking::Wait,
+        Some(Ask::Never) => Asking::Never,
+        Some(Ask::ForMs(time)) => {
+            Asking::For(SignedDuration::from_millis(i64::try_from(time).unwrap_or(i64::MAX)))
+        }
+    };
+    let permissions = Permissions { allow: allow?, asking };
+    Ok(Some(Turn { prompt, from_history: request.from_history, permissions, model: request.model.clone() }))
+}
+
+/// `over` on top of `base`: a name that both have keeps its place and takes the later value.
+fn overlay(mut base: Vec<(String, String)>, over: Vec<(String, String)>) -> Vec<(String, String)> {
+    for (name, value) in over {
+        match base.iter_mut().find(|(found, _)| *found == name) {
+            Some((_, old)) => *old = value,
+            None => base.push((name, value)),
+        }
+    }
+    base
+}

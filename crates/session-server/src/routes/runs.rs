@@ -1,0 +1,132 @@
+//! `/v1/runs`.
+
+use axum::Json;
+use axum::extract::State as Extract;
+use axum::http::{HeaderMap, StatusCode};
+use session_api::paths;
+use session_api::runs::{CreateRun, RunCreated, RunPage, RunQuery, RunView, StopRequest};
+use session_core::digest::Digest;
+use session_core::names::IdempotencyKey;
+use session_core::ports::{Idempotency, Page, SessionFilter};
+use session_core::token::Verb;
+use session_core::{Run, RunId, SessionId};
+
+use super::{plan, seen, sessions};
+use crate::auth::Caller;
+use crate::extract::{JsonBody, OptionalBody, PathId, Query, field, limit, optional};
+use crate::problem::{Refusal, internal};
+use crate::state::State;
+
+/// Enqueue a run, of a new session or of one that is there. Answers before anything executes.
+#[utoipa::path(
+    post, path = "/v1/runs", operation_id = "create_run", tag = "runs", request_body = CreateRun,
+    params(("Idempotency-Key" = Option<String>, Header, description = "The caller's name for this call: the same call again makes nothing.")),
+    responses((status = 201, description = "It is in the queue.", body = RunCreated)),
+)]
+pub(super) async fn create(
+    Extract(state): Extract<State>,
+    caller: Caller,
+    headers: HeaderMap,
+    JsonBody(request): JsonBody<CreateRun>,
+) -> Result<(StatusCode, Json<RunCreated>), Refusal> {
+    let once = once(&caller, &headers, &request)?;
+    let submission = plan::submission(&state, &caller, request).await?;
+    let runs = state.coordinator().submit_once(submission, once).await?;
+    let run = runs.first().ok_or_else(|| internal(&std::io::Error::other("nothing was enqueued")))?;
+    state.metrics().run_is("pending");
+    let created = RunCreated { run_id: run.id.to_string(), session_id: run.session.to_string() };
+    Ok((StatusCode::CREATED, Json(created)))
+}
+
+/// By what this call is known if it is repeated.
+fn once(caller: &Caller, headers: &HeaderMap, request: &CreateRun) -> Result<Option<Idempotency>, Refusal> {
+    let mut given = headers.get_all(paths::IDEMPOTENCY_KEY).iter();
+    let Some(value) = given.next() else { return Ok(None) };
+    let text = value.to_str().ok().filter(|_| given.next().is_none());
+    let text = text.ok_or_else(|| Refusal::invalid("Idempotency-Key", "must be one text of ASCII"))?;
+    let key: IdempotencyKey = field("Idempotency-Key", text)?;
+    let canonical = serde_json::to_vec(request).map_err(|error| internal(&error))?;
+    Ok(Some(Idempotency { principal: caller.principal().clone(), key, digest: Digest::of(canonical) }))
+}
+
+/// The runs of one session, or the last run of each.
+#[utoipa::path(
+    get, path = "/v1/runs", operation_id = "list_runs", tag = "runs", params(RunQuery),
+    responses((status = 200, description = "One page.", body = RunPage)),
+)]
+pub(super) async fn list(
+    Extract(state): Extract<State>,
+    caller: Caller,
+    Query(query): Query<RunQuery>,
+) -> Result<Json<RunPage>, Refusal> {
+    let limit = limit(query.limit, 50)?;
+    let store = state.coordinator().store();
+    if let Some(session) = optional::<SessionId>("session_id", query.session_id.as_deref())? {
+        if query.cursor.is_some() {
+            return Err(Refusal::invalid("cursor", "the runs of one session are one page"));
+        }
+        let session = seen(&state, &caller, session).await?;
+        let runs = store.runs(session.id, limit).await?;
+        return Ok(Json(RunPage { items: runs.iter().map(RunView::from).collect(), next: None }));
+    }
+    let person = caller.person(Verb::Read)?;
+    let filter = SessionFilter { principal: person.listed(None), ..SessionFilter::default() };
+    let page = sessions::page(Page::first(limit), query.cursor.as_deref())?;
+    let listing = store.list(&filter, &page).await?;
+    let items = listing.items.iter().filter_map(|item| item.last_run.as_ref()).map(RunView::from);
+    Ok(Json(RunPage { items: items.collect(), next: listing.next.map(sessions::cursor) }))
+}
+
+/// One run.
+#[utoipa::path(
+    get, path = "/v1/runs/{id}", operation_id = "get_run", tag = "runs",
+    params(("id" = String, Path, description = "`run_…`")),
+    responses((status = 200, description = "The run.", body = RunView)),
+)]
+pub(super) async fn get(
+    Extract(state): Extract<State>,
+    caller: Caller,
+    PathId(id): PathId<RunId>,
+) -> Result<Json<RunView>, Refusal> {
+    Ok(Json(RunView::from(&run(&state, &caller, id).await?)))
+}
+
+/// Ask for a run's end. One that is over stays as it is.
+#[utoipa::path(
+    post, path = "/v1/runs/{id}/stop", operation_id = "stop_run", tag = "runs",
+    params(("id" = String, Path, description = "`run_…`")), request_body = Option<StopRequest>,
+    responses((status = 200, description = "The run as it is now.", body = RunView)),
+)]
+pub(super) async fn stop(
+    Extract(state): Extract<State>,
+    caller: Caller,
+    PathId(id): PathId<RunId>,
+    OptionalBody(request): OptionalBody<StopRequest>,
+) -> Result<Json<RunView>, Refusal> {
+    caller.person(Verb::Control)?;
+    let found = owned(&state, &caller, id).await?;
+    let now = state.coordinator().env().now();
+    let run = state.coordinator().store().request_stop(found.id, request.mode.into(), now).await?;
+    Ok(Json(RunView::from(&run)))
+}
+
+/// The run, if there is one that this caller may see.
+async fn run(state: &State, caller: &Caller, id: RunId) -> Result<Run, Refusal> {
+    if let Caller::Principal(_) = caller {
+        caller.person(Verb::Read)?;
+    }
+    owned(state, caller, id).await
+}
+
+/// The run, if there is one in a session that is this caller's.
+async fn owned(state: &State, caller: &Caller, id: RunId) -> Result<Run, Refusal> {
+    let store = state.coordinator().store();
+    let unknown = || Refusal::unknown("run", id);
+    let run = store.run(id).await?.ok_or_else(unknown)?;
+    let session = store.session(run.session).await?.ok_or_else(unknown)?;
+    let may = match caller {
+        Caller::Principal(person) => person.owns(&session.principal),
+        Caller::Run(_) => caller.may_read(&session)?,
+    };
+    if may { Ok(run) } else { Err(unknown()) }
+}

@@ -1,0 +1,216 @@
+//! `/v1/sessions`.
+
+use axum::Json;
+use axum::extract::State as Extract;
+use axum::http::StatusCode;
+use jiff::Timestamp;
+use serde_json::value::RawValue;
+use session_api::runs::{RunView, StopRequest, Stopping};
+use session_api::sessions::{
+    AffinityView, PageQuery, ResultView, SessionPage, SessionQuery, SessionView, StatusView,
+};
+use session_core::event::Payload;
+use session_core::ports::{Cursor, Page, SessionFilter};
+use session_core::session::SessionSummary;
+use session_core::token::Verb;
+use session_core::{EventKind, ManagedSession, SessionId};
+
+use super::seen;
+use crate::auth::Caller;
+use crate::extract::{OptionalBody, PathId, Query, limit, optional};
+use crate::problem::Refusal;
+use crate::state::State;
+
+/// Sessions, newest first.
+#[utoipa::path(
+    get, path = "/v1/sessions", operation_id = "list_sessions", tag = "sessions", params(SessionQuery),
+    responses((status = 200, description = "One page.", body = SessionPage)),
+)]
+pub(super) async fn list(
+    Extract(state): Extract<State>,
+    caller: Caller,
+    Query(query): Query<SessionQuery>,
+) -> Result<Json<SessionPage>, Refusal> {
+    let person = caller.person(Verb::Read)?;
+    let wanted = optional("principal", query.principal.as_deref())?;
+    if let Some(wanted) = wanted.as_ref().filter(|wanted| !person.owns(wanted)) {
+        // As for one who has none.
+        tracing::debug!(%wanted, "somebody asked for another principal's sessions");
+        return Ok(Json(SessionPage { items: Vec::new(), next: None }));
+    }
+    let filter = SessionFilter {
+        principal: person.listed(wanted),
+        label: optional("label", query.label.as_deref())?,
+        parent: optional("parent", query.parent.as_deref())?,
+        busy: query.busy.unwrap_or_default(),
+        with_workspace: false,
+        live: query.live.unwrap_or_default(),
+    };
+    let page = page(Page::first(limit(query.limit, 50)?), query.cursor.as_deref())?;
+    listed(&state, &filter, &page).await
+}
+
+/// The sessions that this one started.
+#[utoipa::path(
+    get, path = "/v1/sessions/{id}/children", operation_id = "list_children", tag = "sessions",
+    params(("id" = String, Path, description = "`ses_…`"), PageQuery),
+    responses((status = 200, description = "One page.", body = SessionPage)),
+)]
+pub(super) async fn children(
+    Extract(state): Extract<State>,
+    caller: Caller,
+    PathId(id): PathId<SessionId>,
+    Query(query): Query<PageQuery>,
+) -> Result<Json<SessionPage>, Refusal> {
+    let session = seen(&state, &caller, id).await?;
+    // A child of somebody else's making is not this one's to see.
+    let principal = Some(session.principal);
+    let filter = SessionFilter { principal, parent: Some(id), ..SessionFilter::default() };
+    let page = page(Page::first(limit(query.limit, 50)?), query.cursor.as_deref())?;
+    listed(&state, &filter, &page).await
+}
+
+async fn listed(state: &State, filter: &SessionFilter, page: &Page) -> Result<Json<SessionPage>, Refusal> {
+    let listing = state.coordinator().store().list(filter, page).await?;
+    let items = listing.items.iter().map(SessionView::from).collect();
+    Ok(Json(SessionPage { items, next: listing.next.map(cursor) }))
+}
+
+/// A place in a list as text.
+pub(super) fn cursor(cursor: Cursor) -> String {
+    format!("{}-{}", cursor.created_at.as_millisecond(), cursor.id)
+}
+
+/// This page, from the place that a text names.
+pub(super) fn page(page: Page, cursor: Option<&str>) -> Result<Page, Refusal> {
+    let Some(text) = cursor else { return Ok(page) };
+    let place = text.split_once('-').and_then(|(at, id)| {
+        let created_at = Timestamp::from_millisecond(at.parse().ok()?).ok()?;
+        Some(Cursor { created_at, id: id.parse().ok()? })
+    });
+    let place =
+        place.ok_or_else(|| Refusal::invalid("cursor", "is none of this list: take `next` of a page"))?;
+    Ok(page.after(place))
+}
+
+/// One session.
+#[utoipa::path(
+    get, path = "/v1/sessions/{id}", operation_id = "get_session", tag = "sessions",
+    params(("id" = String, Path, description = "`ses_…`")),
+    responses((status = 200, description = "The session.", body = SessionView)),
+)]
+pub(super) async fn get(
+    Extract(state): Extract<State>,
+    caller: Caller,
+    PathId(id): PathId<SessionId>,
+) -> Result<Json<SessionView>, Refusal> {
+    Ok(Json(SessionView::from(&summary(&state, seen(&state, &caller, id).await?).await?)))
+}
+
+/// Where it stands, in few words.
+#[utoipa::path(
+    get, path = "/v1/sessions/{id}/status", operation_id = "get_session_status", tag = "sessions",
+    params(("id" = String, Path, description = "`ses_…`")),
+    responses((status = 200, description = "Where it stands.", body = StatusView)),
+)]
+pub(super) async fn status(
+    Extract(state): Extract<State>,
+    caller: Caller,
+    PathId(id): PathId<SessionId>,
+) -> Result<Json<StatusView>, Refusal> {
+    Ok(Json(StatusView::from(&summary(&state, seen(&state, &caller, id).await?).await?)))
+}
+
+async fn summary(state: &State, session: ManagedSession) -> Result<SessionSummary, Refusal> {
+    let last_run = state.coordinator().store().runs(session.id, 1).await?.pop();
+    Ok(SessionSummary { session, last_run })
+}
+
+/// What the last run of a session came to.
+#[utoipa::path(
+    get, path = "/v1/sessions/{id}/result", operation_id = "get_session_result", tag = "sessions",
+    params(("id" = String, Path, description = "`ses_…`")),
+    responses((status = 200, description = "The run, and its result where it is over.", body = ResultView)),
+)]
+pub(super) async fn result(
+    Extract(state): Extract<State>,
+    caller: Caller,
+    PathId(id): PathId<SessionId>,
+) -> Result<Json<ResultView>, Refusal> {
+    /// Among so many events at the end of the log a run's result and its agent's last words are looked for.
+    const TAIL: u32 = 64;
+    let summary = summary(&state, seen(&state, &caller, id).await?).await?;
+    let run = summary.last_run.ok_or_else(|| Refusal::unknown("run in session", id))?;
+    let over = run.state.phase().is_ended();
+    let events = if over { state.coordinator().store().tail(id, TAIL).await? } else { Vec::new() };
+    let mut of_run = events.iter().rev().filter(|event| event.body.run == Some(run.id));
+    let result = of_run.clone().find(|event| event.body.kind == EventKind::Result);
+    let text = of_run.find_map(|event| said(&event.body.kind, &event.body.payload));
+    Ok(Json(ResultView {
+        session_id: id.to_string(),
+        over,
+        run: RunView::from(&run),
+        result: result.and_then(|event| RawValue::from_string(event.body.payload.as_str().into()).ok()),
+        text,
+    }))
+}
+
+/// What an agent said, if this is a message of one.
+fn said(kind: &EventKind, payload: &Payload) -> Option<String> {
+    let value = payload.value().ok().filter(|_| *kind == EventKind::Message)?;
+    (value["role"] == "assistant").then(|| value["text"].as_str().map(Into::into))?
+}
+
+/// Where it can be resumed.
+#[utoipa::path(
+    get, path = "/v1/sessions/{id}/affinity", operation_id = "get_session_affinity", tag = "sessions",
+    params(("id" = String, Path, description = "`ses_…`")),
+    responses((status = 200, description = "What a runner must be.", body = AffinityView)),
+)]
+pub(super) async fn affinity(
+    Extract(state): Extract<State>,
+    caller: Caller,
+    PathId(id): PathId<SessionId>,
+) -> Result<Json<AffinityView>, Refusal> {
+    Ok(Json(AffinityView::from(&seen(&state, &caller, id).await?)))
+}
+
+/// Ask for the end of what runs in it. The session stays.
+#[utoipa::path(
+    post, path = "/v1/sessions/{id}/stop", operation_id = "stop_session", tag = "sessions",
+    params(("id" = String, Path, description = "`ses_…`")), request_body = Option<StopRequest>,
+    responses((status = 200, description = "The runs whose end was asked for.", body = Stopping)),
+)]
+pub(super) async fn stop(
+    Extract(state): Extract<State>,
+    caller: Caller,
+    PathId(id): PathId<SessionId>,
+    OptionalBody(request): OptionalBody<StopRequest>,
+) -> Result<Json<Stopping>, Refusal> {
+    let session = controlled(&state, &caller, id).await?;
+    let runs = state.coordinator().stop(&[session.id], request.mode.into()).await?;
+    Ok(Json(Stopping { runs: runs.iter().map(|run| run.id.to_string()).collect() }))
+}
+
+/// End it for good, and whatever runs in it at once. Its record and log stay.
+#[utoipa::path(
+    delete, path = "/v1/sessions/{id}", operation_id = "delete_session", tag = "sessions",
+    params(("id" = String, Path, description = "`ses_…`")),
+    responses((status = 204, description = "It is over.")),
+)]
+pub(super) async fn delete(
+    Extract(state): Extract<State>,
+    caller: Caller,
+    PathId(id): PathId<SessionId>,
+) -> Result<StatusCode, Refusal> {
+    let session = controlled(&state, &caller, id).await?;
+    state.host().terminate(session.id).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// The session, if it is this caller's to change.
+async fn controlled(state: &State, caller: &Caller, id: SessionId) -> Result<ManagedSession, Refusal> {
+    let person = caller.person(Verb::Control)?;
+    let found = state.coordinator().store().session(id).await?;
+    found.filter(|session| person.owns(&session.principal)).ok_or_else(|| Refusal::unknown("session", id))
+}

@@ -1,0 +1,225 @@
+//! What the routes work with: the coordinator, the settings, and the process around them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use session_api::sandbox::SandboxRequest;
+use session_core::affinity::Place;
+use session_core::budget::Budget;
+use session_core::error::StoreResult;
+use session_core::names::Principal;
+use session_core::{SandboxSpec, SessionId, StoreError, WorkspaceKind};
+use session_manager::Coordinator;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use crate::metrics::Metrics;
+
+/// Bounds, one for each thing that could grow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// The largest body in bytes.
+    pub body_bytes: usize,
+    /// How long a body may take to come.
+    pub body_time: Duration,
+    /// How long one request may take, but for streams.
+    pub request_time: Duration,
+    /// The most requests that are worked on at once.
+    pub requests: usize,
+    /// The most readers of streams at once.
+    pub readers: usize,
+    /// How often a stream says that it lives.
+    pub heartbeat: Duration,
+}
+
+impl Default for Limits {
+    /// 8 MiB in 30 s, 30 s a request, 512 requests, 4096 readers, a heartbeat every 15 s.
+    fn default() -> Self {
+        Self {
+            body_bytes: 8 * 1024 * 1024,
+            body_time: Duration::from_secs(30),
+            request_time: Duration::from_secs(30),
+            requests: 512,
+            readers: 4_096,
+            heartbeat: Duration::from_secs(15),
+        }
+    }
+}
+
+/// Who is let in, and under which names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Access {
+    /// Who somebody without a token is, with every verb; `None` for nobody. Only where the socket itself lets in one user
+    /// alone.
+    pub without_token: Option<Principal>,
+    /// The hosts by whose name it answers, each as a `Host` header says it: `127.0.0.1:7777`, `localhost:7777`.
+    pub hosts: Vec<String>,
+}
+
+/// What the process around the API does.
+#[async_trait]
+pub trait Host: Send + Sync {
+    /// Settles what a new session's processes may touch, reach and use up, and their first environment.
+    async fn settle(&self, wanted: Wanted<'_>) -> Result<Settled, Unsettled>;
+
+    /// What a session's runs may use up where nothing is said.
+    fn budget(&self) -> Budget;
+
+    /// Where runs are executed that are bound to no place.
+    fn place(&self) -> Place;
+
+    /// Ends a session for good, with whatever is alive behind it. One that is over stays as it is.
+    async fn terminate(&self, session: SessionId) -> StoreResult<()>;
+}
+
+/// What is asked for of a new session.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted<'r> {
+    /// The kind of directory it works in.
+    pub kind: WorkspaceKind,
+    /// The project.
+    pub project: Option<&'r str>,
+    /// What its processes may touch, reach and use up.
+    pub sandbox: &'r SandboxRequest,
+    /// Variables that were given by name.
+    pub env: &'r [(String, String)],
+}
+
+/// What a new session gets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settled {
+    /// What its processes may touch, reach and use up.
+    pub sandbox: SandboxSpec,
+    /// Its first environment; what was given by name comes on top.
+    pub base_env: Vec<(String, String)>,
+}
+
+/// What was asked for cannot be had.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {reason}")]
+pub struct Unsettled {
+    /// Which part, such as `sandbox.net`.
+    pub field: String,
+    /// What is wrong with it, and what would be right.
+    pub reason: String,
+}
+
+/// A coordinator of nothing but runners on other machines: the installation's sandbox for every session, and nothing alive
+/// here.
+#[derive(Debug, Clone)]
+pub struct Apart {
+    /// Over which store.
+    pub coordinator: Coordinator,
+    /// What every new session gets.
+    pub sandbox: SandboxSpec,
+    /// What every new session may use up where nothing is said.
+    pub budget: Budget,
+}
+
+#[async_trait]
+impl Host for Apart {
+    async fn settle(&self, wanted: Wanted<'_>) -> Result<Settled, Unsettled> {
+        if *wanted.sandbox != SandboxRequest::default() {
+            let reason = "this coordinator gives every session the same sandbox: leave it out";
+            return Err(Unsettled { field: "sandbox".into(), reason: reason.into() });
+        }
+        Ok(Settled { sandbox: self.sandbox.clone(), base_env: Vec::new() })
+    }
+
+    fn budget(&self) -> Budget {
+        self.budget
+    }
+
+    fn place(&self) -> Place {
+        Place::Anywhere
+    }
+
+    async fn terminate(&self, session: SessionId) -> StoreResult<()> {
+        match self.coordinator.kill(session).await {
+            Ok(_) | Err(StoreError::Transition(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// What the routes work with. Cheap to clone.
+#[derive(Clone)]
+pub struct State {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    coordinator: Coordinator,
+    host: Arc<dyn Host>,
+    access: Access,
+    limits: Limits,
+    drain: CancellationToken,
+    metrics: Metrics,
+    requests: Arc<Semaphore>,
+    readers: Arc<Semaphore>,
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State").field("limits", &self.inner.limits).finish_non_exhaustive()
+    }
+}
+
+impl State {
+    /// Over this coordinator. When `drain` fires, streams end with a hint to come back and new requests are refused.
+    #[must_use]
+    pub fn new(
+        coordinator: Coordinator,
+        host: Arc<dyn Host>,
+        access: Access,
+        limits: Limits,
+        drain: CancellationToken,
+    ) -> Self {
+        let (requests, readers) = (limits.requests, limits.readers);
+        Self {
+            inner: Arc::new(Inner {
+                coordinator,
+                host,
+                access,
+                limits,
+                drain,
+                metrics: Metrics::default(),
+                requests: Arc::new(Semaphore::new(requests)),
+                readers: Arc::new(Semaphore::new(readers)),
+            }),
+        }
+    }
+
+    pub(crate) fn coordinator(&self) -> &Coordinator {
+        &self.inner.coordinator
+    }
+
+    pub(crate) fn host(&self) -> &dyn Host {
+        self.inner.host.as_ref()
+    }
+
+    pub(crate) fn access(&self) -> &Access {
+        &self.inner.access
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.inner.limits
+    }
+
+    pub(crate) fn drain(&self) -> &CancellationToken {
+        &self.inner.drain
+    }
+
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.inner.metrics
+    }
+
+    pub(crate) fn requests(&self) -> &Semaphore {
+        &self.inner.requests
+    }
+
+    pub(crate) fn readers(&self) -> &Arc<Semaphore> {
+        &self.inner.readers
+    }
+}

@@ -1,0 +1,148 @@
+//! Runs: made, found, ended.
+
+use axum::body::Body;
+use serde_json::{Value, json};
+
+use crate::world::{World, request};
+
+#[tokio::test]
+async fn a_run_is_there_at_once_and_nothing_has_executed() {
+    let world = World::new();
+    let alice = world.token("alice", "run read").await;
+    let body = json!({
+        "type": "start", "argv": ["echo", "it's \"$(x)\"\n"], "label": "first", "env": {"A": "1"}, "timeout_s": 1.5,
+        "metadata": {"ticket": 42}, "budget": {"turns": 3}, "priority": 7,
+    });
+    let made = world.post(&alice, "/v1/runs", &body).await.is(201);
+    let run = world.get(&alice, &format!("/v1/runs/{}", made.text("/run_id"))).await.is(200);
+    assert_eq!(run.body["argv"], json!(["echo", "it's \"$(x)\"\n"]));
+    assert_eq!((run.text("/state"), run.text("/kind")), ("pending".into(), "start".into()));
+    assert_eq!((&run.body["env"], &run.body["timeout_s"]), (&json!(["A"]), &json!(1.5)));
+    let session = world.get(&alice, &format!("/v1/sessions/{}", made.text("/session_id"))).await.is(200);
+    assert_eq!((session.text("/label"), session.text("/principal")), ("first".into(), "alice".into()));
+    assert_eq!(session.body["metadata"], json!({"ticket": 42}));
+    assert_eq!(session.body["budget"]["turns"], json!({"used": 0, "max": 3}));
+    assert_eq!(session.body["last_run"]["id"], run.body["id"]);
+}
+
+#[tokio::test]
+async fn a_repeated_call_makes_nothing_and_another_one_under_its_key_is_refused() {
+    let world = World::new();
+    let (alice, bob) = (world.token("alice", "run read").await, world.token("bob", "run read").await);
+    let send = async |token: &str, key: &str, body: &Value| {
+        let request = request("POST", token, "/v1/runs").header("content-type", "application/json");
+        let request = request.header("idempotency-key", key);
+        world.send(request.body(Body::from(body.to_string())).unwrap()).await
+    };
+    let body = json!({"type": "start", "argv": ["true"]});
+    let first = send(&alice, "k", &body).await.is(201);
+    let again = json!({"argv": ["true"], "type": "start"});
+    assert_eq!(send(&alice, "k", &again).await.is(201).body, first.body, "the order of fields is nothing");
+    assert_ne!(send(&bob, "k", &body).await.is(201).body, first.body, "another principal's keys are others");
+    let other = json!({"type": "start", "argv": ["false"]});
+    send(&alice, "k", &other).await.refused(422, "key_reused");
+    assert_eq!(send(&alice, " ", &body).await.refused(422, "invalid").as_deref(), Some("Idempotency-Key"));
+    let list = world.get(&alice, "/v1/sessions").await.is(200);
+    assert_eq!(list.body["items"].as_array().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_further_run_takes_what_the_last_one_had() {
+    let world = World::new();
+    let alice = world.token("alice", "run read control").await;
+    let body = json!({"type": "start", "argv": ["make"], "env": {"A": "1"}, "timeout_s": 5.0});
+    let made = world.post(&alice, "/v1/runs", &body).await.is(201);
+    let session = made.text("/session_id");
+    let resume = json!({"type": "resume", "session_id": session, "env": {"B": "2"}});
+    world.post(&alice, "/v1/runs", &resume).await.refused(409, "busy");
+    let path = format!("/v1/runs/{}/stop", made.text("/run_id"));
+    let stopped = world.send(request("POST", &alice, &path).body(Body::empty()).unwrap()).await.is(200);
+    assert_eq!(
+        (stopped.text("/state"), stopped.text("/reason")),
+        ("stopped".into(), "stopped_by_user".into())
+    );
+    let again = world.post(&alice, "/v1/runs", &resume).await.is(201);
+    assert_eq!(again.text("/session_id"), session);
+    let run = world.get(&alice, &format!("/v1/runs/{}", again.text("/run_id"))).await.is(200);
+    assert_eq!((&run.body["argv"], &run.body["env"]), (&json!(["make"]), &json!(["A", "B"])));
+    assert_eq!((run.text("/kind"), &run.body["timeout_s"]), ("resume".into(), &json!(5.0)));
+    let runs = world.get(&alice, &format!("/v1/runs?session_id={session}")).await.is(200);
+    let ids: Vec<_> = runs.body["items"].as_array().unwrap().iter().map(|run| run["id"].clone()).collect();
+    assert_eq!(ids, [again.body["run_id"].clone(), made.body["run_id"].clone()]);
+    let last = world.get(&alice, "/v1/runs").await.is(200);
+    assert_eq!(last.body["items"][0]["id"], again.body["run_id"]);
+}
+
+#[tokio::test]
+async fn a_key_finds_its_session_and_an_agent_is_asked() {
+    let world = World::new();
+    let alice = world.token("alice", "run read").await;
+    let body = json!({
+        "type": "start", "key": "ticket:42", "executor": "codex", "prompt": "go", "model": "large",
+        "allow_tools": ["read"], "ask": {"for_ms": 5000},
+    });
+    let made = world.post(&alice, "/v1/runs", &body).await.is(201);
+    let run = world.get(&alice, &format!("/v1/runs/{}", made.text("/run_id"))).await.is(200);
+    assert_eq!((run.text("/executor"), run.text("/prompt")), ("codex".into(), "go".into()));
+    let session = world.get(&alice, &format!("/v1/sessions/{}", made.text("/session_id"))).await.is(200);
+    assert_eq!(session.text("/key"), "ticket:42");
+    world.post(&alice, "/v1/runs", &body).await.refused(409, "busy");
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_run_is_said_of_its_field() {
+    let world = World::new();
+    let alice = world.token("alice", "run read").await;
+    let cases = [
+        (json!({"type": "start"}), "argv"),
+        (json!({"type": "start", "argv": ["a\u{0}b"]}), "argv"),
+        (json!({"type": "start", "argv": [""]}), "argv"),
+        (json!({"type": "start", "argv": "true"}), "argv"),
+        (json!({"type": "start", "argv": ["true"], "env": {"A=B": "1"}}), "env"),
+        (json!({"type": "start", "argv": ["true"], "timeout_s": 0}), "timeout_s"),
+        (json!({"type": "start", "argv": ["true"], "timeout_s": -1e300}), "timeout_s"),
+        (json!({"type": "start", "argv": ["true"], "session_id": "ses_1"}), "session_id"),
+        (json!({"type": "start", "argv": ["true"], "label": ""}), "label"),
+        (json!({"type": "start", "argv": ["true"], "key": "\n"}), "key"),
+        (json!({"type": "start", "argv": ["true"], "workspace": "cloud"}), "workspace"),
+        (json!({"type": "start", "argv": ["true"], "project_dir": "../x"}), "project"),
+        (json!({"type": "start", "argv": ["true"], "workspace": "in-place"}), "project"),
+        (json!({"type": "start", "argv": ["true"], "metadata": []}), "metadata"),
+        (json!({"type": "start", "argv": ["true"], "budget": {"tokens": -1}}), "budget.tokens"),
+        (json!({"type": "start", "argv": ["true"], "budget": {"coins": 1}}), "budget.coins"),
+        (json!({"type": "start", "argv": ["true"], "sandbox": {"net": "open"}}), "sandbox"),
+        (json!({"type": "start", "argv": ["true"], "model": "m"}), "model"),
+        (json!({"type": "start", "argv": ["true"], "parent_session_id": "x"}), "parent_session_id"),
+        (json!({"type": "start", "argv": ["true"], "priority": 1e10}), "priority"),
+        (json!({"type": "start", "argv": ["true"], "callback": true}), "callback"),
+        (json!({"type": "start", "prompt": "go"}), "executor"),
+        (json!({"type": "start", "executor": "codex"}), "turn"),
+        (json!({"type": "start", "executor": "codex", "prompt": " "}), "turn.prompt"),
+        (
+            json!({"type": "start", "executor": "codex", "prompt": "go", "ask": {"for_ms": 0}}),
+            "turn.permissions.asking",
+        ),
+        (json!({"type": "start", "executor": "codex", "prompt": "go", "allow_tools": [""]}), "allow_tools"),
+        (json!({"type": "start", "executor": "", "argv": ["x"]}), "executor"),
+        (json!({"type": "resume"}), "session_id"),
+        (json!({"type": "resume", "session_id": "../../etc"}), "session_id"),
+        (json!({"type": "resume", "session_id": "ses_1", "label": "x"}), "session_id"),
+        (json!({"type": "again"}), "type"),
+    ];
+    for (body, field) in cases {
+        let answer = world.post(&alice, "/v1/runs", &body).await;
+        assert_eq!(answer.refused(422, "invalid").as_deref(), Some(field), "{body}: {}", answer.body);
+    }
+    for body in
+        [json!({"type": "start", "argv": ["true"], "colour": "red"}), json!({}), json!([]), json!("x")]
+    {
+        world.post(&alice, "/v1/runs", &body).await.refused(422, "invalid");
+    }
+    let nobody = format!("ses_{}", "1".repeat(32));
+    let resume = json!({"type": "resume", "session_id": nobody});
+    world.post(&alice, "/v1/runs", &resume).await.refused(404, "not_found");
+    let child = json!({"type": "start", "argv": ["true"], "parent_session_id": nobody});
+    world.post(&alice, "/v1/runs", &child).await.refused(404, "not_found");
+    let list = world.get(&alice, "/v1/sessions").await.is(200);
+    assert_eq!(list.body["items"], json!([]), "nothing was made");
+}

@@ -1,0 +1,95 @@
+//! Sessions: listed in pages, looked at, stopped, ended.
+
+use serde_json::{Value, json};
+
+use crate::world::World;
+
+#[tokio::test]
+async fn a_list_is_paged_without_gap_or_double() {
+    let world = World::new();
+    let alice = world.token("alice", "run read").await;
+    let mut made = Vec::new();
+    for _ in 0..7 {
+        made.push(world.start(&alice).await.0);
+        world.clock.advance(jiff::SignedDuration::from_millis(1));
+    }
+    made.reverse();
+    let (mut found, mut path) = (Vec::new(), "/v1/sessions?limit=3".to_owned());
+    loop {
+        let page = world.get(&alice, &path).await.is(200);
+        let ids = page.body["items"].as_array().unwrap().iter().map(|item| item["id"].as_str().unwrap());
+        found.extend(ids.map(str::to_owned));
+        let Some(next) = page.body["next"].as_str() else { break };
+        path = format!("/v1/sessions?limit=3&cursor={next}");
+    }
+    assert_eq!(found, made);
+    for bad in ["limit=0", "limit=1001", "limit=x", "cursor=x", "cursor=1-ses_1", "colour=1", "busy=perhaps"]
+    {
+        world.get(&alice, &format!("/v1/sessions?{bad}")).await.refused(422, "invalid");
+    }
+}
+
+#[tokio::test]
+async fn a_list_shows_what_was_asked_for() {
+    let world = World::new();
+    let alice = world.token("alice", "run read control").await;
+    let body = json!({"type": "start", "argv": ["true"], "label": "x"});
+    let labelled = world.post(&alice, "/v1/runs", &body).await.is(201).text("/session_id");
+    let (over, _) = world.start(&alice).await;
+    world.delete(&alice, &format!("/v1/sessions/{over}")).await.is(204);
+    world.delete(&alice, &format!("/v1/sessions/{over}")).await.is(204);
+    let count = async |query: &str| {
+        let page = world.get(&alice, &format!("/v1/sessions?{query}")).await.is(200);
+        let ids: Vec<_> =
+            page.body["items"].as_array().unwrap().iter().map(|item| item["id"].clone()).collect();
+        ids
+    };
+    assert_eq!(count("").await.len(), 2);
+    for query in ["label=x", "live=true", "busy=true", "principal=alice&live=true"] {
+        assert_eq!(count(query).await, [Value::String(labelled.clone())], "{query}");
+    }
+    assert_eq!(count("principal=bob").await, [Value::Null; 0]);
+    let session = world.get(&alice, &format!("/v1/sessions/{over}")).await.is(200);
+    assert_eq!(
+        (session.text("/state"), session.text("/terminated_because")),
+        ("terminated".into(), "killed".into())
+    );
+}
+
+#[tokio::test]
+async fn where_it_stands_and_what_it_came_to() {
+    let world = World::new();
+    let alice = world.token("alice", "run read control").await;
+    let (session, run) = world.start(&alice).await;
+    let at = |what: &str| format!("/v1/sessions/{session}/{what}");
+    let status = world.get(&alice, &at("status")).await.is(200);
+    assert_eq!(
+        status.body,
+        json!({
+            "session_id": session, "status": "pending", "state": "active", "run_id": run, "over": false,
+        })
+    );
+    assert_eq!(world.get(&alice, &at("result")).await.is(200).body["over"], json!(false));
+    let affinity = world.get(&alice, &at("affinity")).await.is(200);
+    assert_eq!(affinity.body, json!({"session_id": session, "resumable": false}));
+    let stopped = world.post(&alice, &at("stop"), &json!({"mode": "kill"})).await.is(200);
+    assert_eq!(stopped.body, json!({"runs": [run]}));
+    assert_eq!(world.post(&alice, &at("stop"), &json!({})).await.is(200).body, json!({"runs": []}));
+    let field = world.post(&alice, &at("stop"), &json!({"mode": "gently"})).await.refused(422, "invalid");
+    assert_eq!(field.as_deref(), Some("mode"));
+    let result = world.get(&alice, &at("result")).await.is(200);
+    assert_eq!((&result.body["over"], result.text("/run/state")), (&json!(true), "stopped".into()));
+    assert_eq!(world.get(&alice, &at("children")).await.is(200).body, json!({"items": []}));
+}
+
+#[tokio::test]
+async fn children_are_their_parents() {
+    let world = World::new();
+    let (alice, bob) = (world.token("alice", "run read").await, world.token("bob", "run read").await);
+    let (parent, _) = world.start(&alice).await;
+    let body = json!({"type": "start", "argv": ["true"], "parent_session_id": parent});
+    let child = world.post(&alice, "/v1/runs", &body).await.is(201).text("/session_id");
+    world.post(&bob, "/v1/runs", &body).await.refused(404, "not_found");
+    let children = world.get(&alice, &format!("/v1/sessions/{parent}/children")).await.is(200);
+    assert_eq!((children.text("/items/0/id"), children.text("/items/0/parent")), (child, parent));
+}

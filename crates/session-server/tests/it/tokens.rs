@@ -1,0 +1,59 @@
+//! Tokens: issued never stronger, shown once, revoked with all that came of them.
+
+use serde_json::{Value, json};
+
+use crate::world::World;
+
+#[tokio::test]
+async fn a_token_issues_weaker_ones_and_takes_them_with_it() {
+    let world = World::new();
+    let alice = world.token("alice", "read run").await;
+    let body = json!({"name": "ci", "verbs": ["read"], "expires_at": "2026-01-02T00:00:00Z"});
+    let made = world.post(&alice, "/v1/tokens", &body).await.is(201);
+    let (child, id) = (made.text("/secret"), made.text("/token/id"));
+    world.get(&child, "/v1/sessions").await.is(200);
+    let grandchild = world.post(&child, "/v1/tokens", &json!({"name": "x", "verbs": ["read"]})).await.is(201);
+    assert_eq!(grandchild.text("/token/expires_at"), "2026-01-02T00:00:00Z", "it ends with its parent");
+    let list = world.get(&alice, "/v1/tokens").await.is(200);
+    let items = list.body["items"].as_array().unwrap();
+    assert_eq!(items.len(), 3);
+    assert!(!list.body.to_string().contains("rmt_"), "no secret is shown again");
+    let revoked = world.delete(&alice, &format!("/v1/tokens/{id}")).await.is(200);
+    assert_ne!(revoked.body["revoked_at"], Value::Null);
+    for token in [&child, &grandchild.text("/secret")] {
+        world.get(token, "/v1/sessions").await.refused(401, "unauthenticated");
+    }
+    world.delete(&alice, &format!("/v1/tokens/{id}")).await.is(200);
+}
+
+#[tokio::test]
+async fn nobody_makes_itself_stronger() {
+    let world = World::new();
+    let alice = world.token("alice", "read run").await;
+    let cases = [
+        (json!({"name": "x", "verbs": ["admin"]}), 403, "stronger_token"),
+        (json!({"name": "x", "verbs": ["read"], "principal": "bob"}), 403, "stronger_token"),
+        (
+            json!({"name": "x", "verbs": ["runner"], "runner_id": format!("rnr_{}", "1".repeat(32))}),
+            403,
+            "stronger_token",
+        ),
+        (json!({"name": "x", "verbs": []}), 422, "invalid"),
+        (json!({"name": "x", "verbs": ["everything"]}), 422, "invalid"),
+        (json!({"name": "", "verbs": ["read"]}), 422, "invalid"),
+        (json!({"name": "x", "verbs": ["read"], "runner_id": "me"}), 422, "invalid"),
+        (json!({"name": "x", "verbs": ["read"], "expires_at": "tomorrow"}), 422, "invalid"),
+        (json!({"name": "x", "verbs": ["read"], "secret": "mine"}), 422, "invalid"),
+    ];
+    for (body, status, code) in cases {
+        world.post(&alice, "/v1/tokens", &body).await.refused(status, code);
+    }
+    let bob = world.token("bob", "read").await;
+    let theirs = world.get(&bob, "/v1/tokens").await.is(200).text("/items/0/id");
+    world.delete(&alice, &format!("/v1/tokens/{theirs}")).await.refused(404, "not_found");
+    world.get(&bob, "/v1/sessions").await.is(200);
+    let root = world.token("root", "all").await;
+    let made =
+        world.post(&root, "/v1/tokens", &json!({"name": "b", "verbs": ["run"], "principal": "bob"})).await;
+    assert_eq!(made.is(201).text("/token/principal"), "bob");
+}
