@@ -91,6 +91,66 @@ pub struct AnswerRequest {
     pub message: Option<String>,
 }
 
+/// A question on behalf of a claim.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AskRequest {
+    /// The claim's epoch. A run's token says it already.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<u32>,
+    /// A fresh id, by which a runner that asks again is known. With a run's token the service gives one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approval_id: Option<String>,
+    /// The tool that the agent wants to call.
+    pub tool: String,
+    /// One line for a person, of at most 2000 bytes.
+    pub title: String,
+    /// The command that the tool would run, where it runs one. Goes with `cwd`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<Vec<String>>,
+    /// Where that would run: an absolute path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+    /// What it would call the tool with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub input: Option<Box<RawValue>>,
+    /// When silence is to be a no: whoever asks withdraws the question then. Nothing for never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Timestamp>,
+}
+
+/// A question is taken back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct WithdrawRequest {
+    /// The claim's epoch. A run's token says it already.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<u32>,
+    /// Why.
+    pub why: Withdrawal,
+}
+
+/// Why nobody waits for an answer any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Withdrawal {
+    /// Its deadline passed: that is a no.
+    Expired,
+    /// The agent does not want to know any more.
+    #[default]
+    Withdrawn,
+}
+
+impl From<Withdrawal> for session_core::approval::Withdrawal {
+    fn from(why: Withdrawal) -> Self {
+        match why {
+            Withdrawal::Expired => Self::Expired,
+            Withdrawal::Withdrawn => Self::Withdrawn,
+        }
+    }
+}
+
 /// Yes or no.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]

@@ -18,6 +18,10 @@ pub const RUN_COMPLETED: &str = "/v1/runs/{id}/completed";
 pub const RUN_FAILED: &str = "/v1/runs/{id}/failed";
 /// A runner's report: it was ended.
 pub const RUN_STOPPED: &str = "/v1/runs/{id}/stopped";
+/// Ask a person on behalf of a run.
+pub const RUN_APPROVALS: &str = "/v1/runs/{id}/approvals";
+/// Take such a question back.
+pub const RUN_APPROVAL_WITHDRAW: &str = "/v1/runs/{id}/approvals/{approval_id}/withdraw";
 
 /// Sessions: list them.
 pub const SESSIONS: &str = "/v1/sessions";

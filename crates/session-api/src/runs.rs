@@ -234,6 +234,15 @@ pub struct RunView {
     /// What the agent was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
+    /// The agent's model, in its own words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// It began a conversation of its own that was primed from the session's log.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub from_history: bool,
+    /// The tools that needed no leave.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allow_tools: Vec<String>,
     /// The names of the variables that it was given.
     pub env: Vec<String>,
     /// What the kernel held of its session's sandbox.
@@ -276,7 +285,8 @@ impl From<&Run> for RunView {
             Some(Exit::Signal(signal)) => (None, Some(signal)),
             None => (None, None),
         };
-        let sandbox = run.sandbox.as_ref();
+        let (sandbox, turn) = (run.sandbox.as_ref(), run.spec.turn.as_ref());
+        let allowed = turn.map(|turn| turn.permissions.allow.as_slice()).unwrap_or_default();
         Self {
             id: run.id.to_string(),
             session_id: run.session.to_string(),
@@ -289,7 +299,10 @@ impl From<&Run> for RunView {
             stopping: run.stop.is_some() && ended.is_none(),
             executor: run.affinity.executor.to_string(),
             argv: run.spec.argv.clone(),
-            prompt: run.spec.turn.as_ref().map(|turn| turn.prompt.clone()),
+            prompt: turn.map(|turn| turn.prompt.clone()),
+            model: turn.and_then(|turn| turn.model.clone()),
+            from_history: run.spec.is_from_history(),
+            allow_tools: allowed.iter().map(ToString::to_string).collect(),
             env: run.spec.env.iter().map(|(name, _)| name.clone()).collect(),
             sandbox: sandbox.and_then(|report| RawValue::from_string(report.as_str().into()).ok()),
             timeout_s: run.spec.timeout.map(|timeout| timeout.as_secs_f64()),

@@ -23,7 +23,16 @@ pub(crate) enum Caller {
     /// A principal, or a runner that one lets in.
     Principal(Person),
     /// What executes a run.
-    Run(RunToken),
+    Run(Executing),
+}
+
+/// What executes a run, by the token of its claim.
+#[derive(Debug, Clone)]
+pub(crate) struct Executing {
+    pub(crate) token: RunToken,
+    /// Whether the claim is the run's current one and the run is not over: as long as that, and no longer, it may see and
+    /// start something. A report of another claim is answered by the store, which says what became of the run.
+    holds: bool,
 }
 
 /// Somebody with an opaque token, or whom the socket itself lets in.
@@ -82,7 +91,14 @@ async fn run_token(text: &str, state: &State) -> Result<Caller, Refusal> {
     let env = state.coordinator().env();
     // Proposes one where the store has none: from then on it is the same for all.
     let key = state.coordinator().store().signing_key(SigningKey::new(env.secret())).await?;
-    RunToken::open(text, &key, env.now()).map(Caller::Run).map_err(|error| refused(&error.to_string()))
+    let token = RunToken::open(text, &key, env.now()).map_err(|error| refused(&error.to_string()))?;
+    let holds = holds(state, &token).await?;
+    Ok(Caller::Run(Executing { token, holds }))
+}
+
+async fn holds(state: &State, token: &RunToken) -> Result<bool, Refusal> {
+    let run = state.coordinator().store().run(token.run).await?;
+    Ok(run.is_some_and(|run| run.epoch == token.epoch && run.state.phase().is_in_flight()))
 }
 
 impl Caller {
@@ -90,7 +106,7 @@ impl Caller {
     pub(crate) fn principal(&self) -> &Principal {
         match self {
             Self::Principal(person) => &person.principal,
-            Self::Run(token) => &token.principal,
+            Self::Run(executing) => &executing.token.principal,
         }
     }
 
@@ -107,8 +123,9 @@ impl Caller {
     pub(crate) fn may_read(&self, session: &ManagedSession) -> Result<bool, Refusal> {
         match self {
             Self::Principal(_) => Ok(self.person(Verb::Read)?.owns(&session.principal)),
-            Self::Run(token) => {
-                Ok(token.admits(RunAct::Read { session: session.id, parent: session.parent }))
+            Self::Run(executing) => {
+                let act = RunAct::Read { session: session.id, parent: session.parent };
+                Ok(executing.held()?.admits(act))
             }
         }
     }
@@ -122,7 +139,9 @@ impl Caller {
                 let found = state.coordinator().store().token(*digest).await;
                 found.is_ok_and(|found| found.is_some_and(|token| token.is_valid(now)))
             }
-            Self::Run(token) => now < token.expires_at,
+            Self::Run(Executing { token, .. }) => {
+                now < token.expires_at && holds(state, token).await.unwrap_or_default()
+            }
         }
     }
 
@@ -135,7 +154,7 @@ impl Caller {
     ) -> Result<(Fence, Run), Refusal> {
         let found = state.coordinator().store().run(id).await?;
         match self {
-            Self::Run(token) => {
+            Self::Run(Executing { token, .. }) => {
                 let run =
                     found.filter(|run| run.id == token.run).ok_or_else(|| Refusal::unknown("run", id))?;
                 if epoch.is_some_and(|epoch| Epoch(epoch) != token.epoch) {
@@ -164,17 +183,31 @@ impl Caller {
     pub(crate) fn parent(&self, wanted: Option<SessionId>) -> Result<Option<SessionId>, Refusal> {
         match self {
             Self::Principal(_) => self.person(Verb::Run).map(|_| wanted),
-            Self::Run(token) if !token.admits(RunAct::StartChild(token.session)) => {
-                Err(forbidden("the run's token lacks the verb `run`"))
-            }
-            Self::Run(token) => match wanted {
-                Some(wanted) if wanted != token.session => {
-                    let detail = "a run's token starts children of its own session alone";
-                    Err(Refusal(session_api::Problem::new(Code::Mismatch, detail).at("parent_session_id")))
+            Self::Run(executing) => {
+                let token = executing.held()?;
+                if !token.admits(RunAct::StartChild(token.session)) {
+                    return Err(forbidden("the run's token lacks the verb `run`"));
                 }
-                Some(_) | None => Ok(Some(token.session)),
-            },
+                match wanted {
+                    Some(wanted) if wanted != token.session => {
+                        let detail = "a run's token starts children of its own session alone";
+                        let problem = session_api::Problem::new(Code::Mismatch, detail);
+                        Err(Refusal(problem.at("parent_session_id")))
+                    }
+                    Some(_) | None => Ok(Some(token.session)),
+                }
+            }
         }
+    }
+}
+
+impl Executing {
+    /// The token, as long as its claim holds.
+    fn held(&self) -> Result<&RunToken, Refusal> {
+        if self.holds {
+            return Ok(&self.token);
+        }
+        Err(refused("the run is over, or another claim of it has taken the place of the token's"))
     }
 }
 

@@ -23,6 +23,10 @@ pub(crate) struct OptionalBody<T>(pub(crate) T);
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PathId<T>(pub(crate) T);
 
+/// The two ids in the path.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PathIds<A, B>(pub(crate) A, pub(crate) B);
+
 /// What stands behind the question mark.
 #[derive(Debug)]
 pub(crate) struct Query<T>(pub(crate) T);
@@ -120,6 +124,17 @@ impl<T: Id> FromRequestParts<State> for PathId<T> {
         let text = Path::<String>::from_request_parts(parts, state).await;
         let Path(text) = text.map_err(|error| Refusal::new(Code::Malformed, error.body_text()))?;
         text.parse().map(Self).map_err(|error| Refusal::invalid("id", error.to_string()))
+    }
+}
+
+impl<A: Id, B: Id> FromRequestParts<State> for PathIds<A, B> {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &State) -> Result<Self, Refusal> {
+        let texts = Path::<(String, String)>::from_request_parts(parts, state).await;
+        let Path((a, b)) = texts.map_err(|error| Refusal::new(Code::Malformed, error.body_text()))?;
+        let invalid = |error: session_core::ids::IdError| Refusal::invalid("id", error.to_string());
+        Ok(Self(a.parse().map_err(invalid)?, b.parse().map_err(invalid)?))
     }
 }
 

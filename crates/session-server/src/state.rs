@@ -63,6 +63,9 @@ pub trait Host: Send + Sync {
     /// Settles what a new session's processes may touch, reach and use up, and their first environment.
     async fn settle(&self, wanted: Wanted<'_>) -> Result<Settled, Unsettled>;
 
+    /// Refuses variables that were given by name and that no program can be given, or that are ours to set.
+    fn check_env(&self, env: &[(String, String)]) -> Result<(), Unsettled>;
+
     /// What a session's runs may use up where nothing is said.
     fn budget(&self) -> Budget;
 
@@ -76,6 +79,8 @@ pub trait Host: Send + Sync {
 /// What is asked for of a new session.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted<'r> {
+    /// Whose session it is going to be.
+    pub principal: &'r Principal,
     /// The kind of directory it works in.
     pub kind: WorkspaceKind,
     /// The project.
@@ -105,6 +110,9 @@ pub struct Unsettled {
     pub reason: String,
 }
 
+/// Variables that begin so are the program's own.
+const RESERVED: &str = "ROOMETTE_";
+
 /// A coordinator of nothing but runners on other machines: the installation's sandbox for every session, and nothing alive
 /// here.
 #[derive(Debug, Clone)]
@@ -125,6 +133,18 @@ impl Host for Apart {
             return Err(Unsettled { field: "sandbox".into(), reason: reason.into() });
         }
         Ok(Settled { sandbox: self.sandbox.clone(), base_env: Vec::new() })
+    }
+
+    fn check_env(&self, env: &[(String, String)]) -> Result<(), Unsettled> {
+        let wrong = |name: &str| name.is_empty() || name.contains(['=', '\0']) || name.starts_with(RESERVED);
+        match env.iter().find(|(name, value)| wrong(name) || value.contains('\0')) {
+            Some((name, _)) => {
+                let reason =
+                    format!("{name:?} is no variable that can be set; {RESERVED}… are the program's own");
+                Err(Unsettled { field: "env".into(), reason })
+            }
+            None => Ok(()),
+        }
     }
 
     fn budget(&self) -> Budget {

@@ -2,15 +2,23 @@
 
 use axum::Json;
 use axum::extract::State as Extract;
-use session_api::approvals::{AnswerRequest, ApprovalPage, ApprovalQuery, ApprovalView};
-use session_core::approval::{Approval, Reply};
+use axum::http::StatusCode;
+use session_api::Code;
+use session_api::approvals::{
+    AnswerRequest, ApprovalPage, ApprovalQuery, ApprovalView, AskRequest, WithdrawRequest,
+};
+use session_core::approval::{Approval, NewApproval, Question, Reply};
+use session_core::approvals::CommandSignature;
+use session_core::env::whole_milliseconds;
+use session_core::event::Payload;
 use session_core::ports::ApprovalFilter;
 use session_core::token::Verb;
-use session_core::{ApprovalId, SessionId};
+use session_core::{ApprovalId, RunId, SessionId};
 
+use super::bind::directory;
 use super::seen;
 use crate::auth::Caller;
-use crate::extract::{JsonBody, PathId, Query, limit, optional};
+use crate::extract::{JsonBody, PathId, PathIds, Query, field, limit, optional};
 use crate::problem::Refusal;
 use crate::state::State;
 
@@ -69,6 +77,15 @@ pub(super) async fn get(
     caller: Caller,
     PathId(id): PathId<ApprovalId>,
 ) -> Result<Json<ApprovalView>, Refusal> {
+    let found = state.coordinator().store().approval(id).await?;
+    if let (Caller::Run(_), Some(approval)) = (&caller, &found) {
+        // Whoever asked looks for the answer.
+        return match seen(&state, &caller, approval.session).await {
+            Ok(_) => Ok(Json(ApprovalView::from(approval))),
+            Err(refusal) if refusal.0.code == Code::NotFound => Err(Refusal::unknown("approval", id)),
+            Err(refusal) => Err(refusal),
+        };
+    }
     Ok(Json(ApprovalView::from(&asked(&state, &caller, Verb::Read, id).await?)))
 }
 
@@ -96,4 +113,83 @@ async fn asked(state: &State, caller: &Caller, verb: Verb, id: ApprovalId) -> Re
     let person = caller.person(verb)?;
     let found = state.coordinator().store().approval(id).await?;
     found.filter(|approval| person.owns(&approval.principal)).ok_or_else(|| Refusal::unknown("approval", id))
+}
+
+/// Ask on behalf of a claim, and be told the question's id. The answer is looked for there, or comes into the session's log.
+/// One that holds for the rest of the session is for whoever asks to remember.
+#[utoipa::path(
+    post, path = "/v1/runs/{id}/approvals", operation_id = "ask_approval", tag = "approvals",
+    params(("id" = String, Path, description = "`run_…`")), request_body = AskRequest,
+    responses((status = 201, description = "The question.", body = ApprovalView)),
+)]
+pub(super) async fn ask(
+    Extract(state): Extract<State>,
+    caller: Caller,
+    PathId(id): PathId<RunId>,
+    JsonBody(request): JsonBody<AskRequest>,
+) -> Result<(StatusCode, Json<ApprovalView>), Refusal> {
+    let question = question(&request)?;
+    let named = optional("approval_id", request.approval_id.as_deref())?;
+    if let (Caller::Run(_), Some(_)) = (&caller, named) {
+        return Err(Refusal::invalid("approval_id", "is given by the service"));
+    }
+    let (fence, _) = caller.claim(&state, id, request.epoch).await?;
+    let new = NewApproval { id: named.unwrap_or_else(|| state.coordinator().env().approval_id()), question };
+    let asked = state.coordinator().ask(fence, new).await?;
+    Ok((StatusCode::CREATED, Json(ApprovalView::from(&asked))))
+}
+
+fn question(request: &AskRequest) -> Result<Question, Refusal> {
+    let command = match (&request.command, request.cwd.as_deref()) {
+        (Some(argv), Some(cwd)) => Some(CommandSignature::new(argv.clone(), &directory("cwd", cwd)?)),
+        (None, None) => None,
+        (Some(_), None) | (None, Some(_)) => {
+            return Err(Refusal::invalid("cwd", "and `command` go together"));
+        }
+    };
+    let input = match &request.input {
+        Some(raw) if !raw.get().trim_start().starts_with('{') => {
+            return Err(Refusal::invalid("input", "is not a JSON object"));
+        }
+        Some(raw) => {
+            Payload::parse(raw.get()).map_err(|error| Refusal::invalid("input", error.to_string()))?
+        }
+        None => Payload::from_value(&serde_json::json!({})),
+    };
+    let texts = command.iter().flat_map(CommandSignature::argv).chain([&request.title]);
+    if texts.into_iter().any(|text| text.contains('\0')) {
+        return Err(Refusal::invalid("title", "and `command` may have no NUL in them"));
+    }
+    Ok(Question {
+        tool: field("tool", &request.tool)?,
+        title: request.title.clone(),
+        command,
+        input,
+        deadline: request.deadline.map(whole_milliseconds),
+    })
+}
+
+/// Take a question of a claim back. An answer that came first counts: the question is returned as it is now.
+#[utoipa::path(
+    post, path = "/v1/runs/{id}/approvals/{approval_id}/withdraw", operation_id = "withdraw_approval", tag = "approvals",
+    params(
+        ("id" = String, Path, description = "`run_…`"),
+        ("approval_id" = String, Path, description = "`apr_…`"),
+    ),
+    request_body = WithdrawRequest,
+    responses((status = 200, description = "The question as it is now.", body = ApprovalView)),
+)]
+pub(super) async fn withdraw(
+    Extract(state): Extract<State>,
+    caller: Caller,
+    PathIds(id, approval): PathIds<RunId, ApprovalId>,
+    JsonBody(request): JsonBody<WithdrawRequest>,
+) -> Result<Json<ApprovalView>, Refusal> {
+    let (fence, run) = caller.claim(&state, id, request.epoch).await?;
+    let found = state.coordinator().store().approval(approval).await?;
+    if found.is_none_or(|found| found.run != run.id) {
+        return Err(Refusal::unknown("approval", approval));
+    }
+    let withdrawn = state.coordinator().withdraw(fence, approval, request.why.into()).await?;
+    Ok(Json(ApprovalView::from(&withdrawn)))
 }

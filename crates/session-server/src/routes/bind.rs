@@ -37,7 +37,7 @@ pub(super) async fn bind(
         hostname: field("hostname", &request.hostname)?,
         executor: field("executor_type", &request.executor_type)?,
         executor_session_id: field("executor_session_id", &request.executor_session_id)?,
-        project_dir: directory(&request.project_dir)?,
+        project_dir: directory("project_dir", &request.project_dir)?,
         resumable: false,
     };
     state.coordinator().bind(fence, binding).await?;
@@ -49,7 +49,8 @@ pub(super) async fn bind(
 /// The run for which a caller speaks in this session: that of its token, or the one that it names.
 pub(super) fn of_claim(caller: &Caller, session: SessionId, named: Option<RunId>) -> Result<RunId, Refusal> {
     match caller {
-        Caller::Run(token) => {
+        Caller::Run(executing) => {
+            let token = &executing.token;
             if token.session != session {
                 return Err(Refusal::unknown("session", session));
             }
@@ -67,12 +68,13 @@ pub(super) fn of_claim(caller: &Caller, session: SessionId, named: Option<RunId>
     }
 }
 
-fn directory(text: &str) -> Result<camino::Utf8PathBuf, Refusal> {
+/// An absolute path, as the field of this name gives it.
+pub(super) fn directory(name: &str, text: &str) -> Result<camino::Utf8PathBuf, Refusal> {
     /// The longest path that Linux takes.
     const PATH_MAX: usize = 4_096;
     let path = camino::Utf8PathBuf::from(text);
     if path.is_absolute() && text.len() < PATH_MAX && !text.contains('\0') {
         return Ok(path);
     }
-    Err(Refusal::invalid("project_dir", format!("must be an absolute path of less than {PATH_MAX} bytes")))
+    Err(Refusal::invalid(name, format!("must be an absolute path of less than {PATH_MAX} bytes")))
 }

@@ -64,6 +64,8 @@ pub(crate) fn described() -> OpenApiRouter<State> {
         .routes(routes!(approvals::of_session))
         .routes(routes!(approvals::list))
         .routes(routes!(approvals::get, approvals::answer))
+        .routes(routes!(approvals::ask))
+        .routes(routes!(approvals::withdraw))
         .routes(routes!(tokens::create, tokens::list))
         .routes(routes!(tokens::revoke))
 }

@@ -57,8 +57,10 @@ async fn start(state: &State, caller: &Caller, request: CreateRun) -> Result<Sub
         None => WorkspaceKind::Scratch,
     };
     let named: Vec<_> = request.env.clone().into_iter().collect();
+    state.host().check_env(&named)?;
     let asked = request.sandbox.clone().unwrap_or_default();
     let wanted = Wanted {
+        principal: &principal,
         kind,
         project: project.as_deref().map(camino::Utf8Path::as_str),
         sandbox: &asked,
@@ -110,19 +112,40 @@ async fn resume(state: &State, caller: &Caller, request: CreateRun) -> Result<Su
         (None, None, None) => ExecutorType::command(),
     };
     let place = session.workspace.runner.map_or_else(|| state.host().place(), Place::Runner);
-    let spec = again(last, &request)?;
+    let spec = again(state, last, &executor, &request)?;
     Ok(submitted(session.principal, place, &request, TaskSession::Existing(id), executor, spec))
 }
 
-/// What is not given is as in the session's last run.
-fn again(last: Option<Run>, request: &CreateRun) -> Result<RunSpec, Refusal> {
+/// What is not given is as in the session's last run. What another executor was given means nothing to this one.
+fn again(
+    state: &State,
+    last: Option<Run>,
+    executor: &ExecutorType,
+    request: &CreateRun,
+) -> Result<RunSpec, Refusal> {
+    let other = last.as_ref().is_some_and(|last| last.affinity.executor != *executor);
     let last = last.map(|run| run.spec).unwrap_or_default();
-    Ok(RunSpec {
-        argv: if request.argv.is_empty() { last.argv } else { request.argv.clone() },
-        env: overlay(last.env, request.env.clone().into_iter().collect()),
-        timeout: timeout(request)?.or(last.timeout),
-        turn: turn(request)?,
-    })
+    let argv = if request.argv.is_empty() && !other { last.argv } else { request.argv.clone() };
+    if executor.is_command() && request.prompt.is_none() && argv.is_empty() {
+        return Err(Refusal::invalid(
+            "argv",
+            "is missing: the session never ran, so there is nothing to run again",
+        ));
+    }
+    let mut turn = turn(request)?;
+    if let (Some(turn), Some(last)) = (&mut turn, last.turn) {
+        turn.model = turn.model.take().or(last.model);
+        if request.allow_tools.is_empty() {
+            turn.permissions.allow = last.permissions.allow;
+        }
+        if request.ask.is_none() {
+            turn.permissions.asking = last.permissions.asking;
+        }
+    }
+    let named: Vec<_> = request.env.clone().into_iter().collect();
+    state.host().check_env(&named)?;
+    let env = overlay(last.env, named);
+    Ok(RunSpec { argv, env, timeout: timeout(request)?.or(last.timeout), turn })
 }
 
 /// The session, if it is this caller's to work in.

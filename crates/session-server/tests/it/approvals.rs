@@ -67,3 +67,66 @@ async fn an_answer_is_its_owners_and_is_checked() {
     world.post(&alice, &nothing, &allow).await.refused(404, "not_found");
     assert_eq!(world.get(&alice, &path).await.is(200).text("/state"), "open");
 }
+
+#[tokio::test]
+async fn a_run_asks_for_itself_and_looks_for_the_answer() {
+    let world = World::new();
+    let alice = world.token("alice", "run read approve").await;
+    let (session, run) = world.start(&alice).await;
+    let claimed = world.claim().await;
+    let token = world.run_token(&claimed, "").await;
+    let (other, other_run) = world.start(&alice).await;
+    let asking = format!("/v1/runs/{run}/approvals");
+    let question =
+        json!({"tool": "shell", "title": "ls?", "command": ["ls", "-l"], "cwd": "/tmp", "input": {"a": 1}});
+    let asked = world.post(&token, &asking, &question).await.is(201);
+    assert_eq!((asked.text("/state"), asked.text("/session_id")), ("open".into(), session.clone()));
+    let at = format!("/v1/approvals/{}", asked.text("/id"));
+    assert_eq!(world.get(&token, &at).await.is(200).text("/cwd"), "/tmp");
+    world.post(&token, &at, &json!({"verdict": "allow"})).await.refused(403, "forbidden");
+    world.post(&alice, &at, &json!({"verdict": "allow"})).await.is(200);
+    assert_eq!(world.get(&token, &at).await.is(200).text("/state"), "allowed");
+    let answered = format!("{asking}/{}/withdraw", asked.text("/id"));
+    assert_eq!(world.post(&token, &answered, &json!({})).await.is(200).text("/state"), "allowed");
+    let second = world.post(&token, &asking, &question).await.is(201).text("/id");
+    let withdrawing = format!("{asking}/{second}/withdraw");
+    let foreign = format!("/v1/runs/{other_run}/approvals/{second}/withdraw");
+    world.post(&token, &foreign, &json!({})).await.refused(404, "not_found");
+    let expired = world.post(&token, &withdrawing, &json!({"why": "expired"})).await.is(200);
+    assert_eq!(expired.text("/state"), "expired");
+    let cases = [
+        (json!({"title": "?"}), "tool"),
+        (json!({"tool": "", "title": "?"}), "tool"),
+        (json!({"tool": "a", "title": "x".repeat(2_001)}), "title"),
+        (json!({"tool": "a", "title": "?", "command": ["ls"]}), "cwd"),
+        (json!({"tool": "a", "title": "?", "command": ["ls"], "cwd": "here"}), "cwd"),
+        (json!({"tool": "a", "title": "?", "input": []}), "input"),
+        (json!({"tool": "a", "title": "?", "approval_id": second}), "approval_id"),
+    ];
+    for (body, named) in cases {
+        let answer = world.post(&token, &asking, &body).await;
+        let found = answer.refused(422, "invalid");
+        assert!(found.as_deref() == Some(named) || answer.text("/detail").contains(named), "{}", answer.body);
+    }
+    let epoch = json!({"tool": "a", "title": "?", "epoch": 2});
+    world.post(&token, &asking, &epoch).await.refused(422, "mismatch");
+    world.post(&token, &format!("/v1/runs/{other_run}/approvals"), &question).await.refused(404, "not_found");
+    world.get(&token, &format!("/v1/sessions/{other}/approvals")).await.refused(404, "not_found");
+}
+
+#[tokio::test]
+async fn a_runner_that_asks_again_asks_once() {
+    let world = World::new();
+    let alice = world.token("alice", "run read").await;
+    let (_, run) = world.start(&alice).await;
+    let claimed = world.claim().await;
+    let runner = world.runner_token(claimed.run.state.lease().unwrap().runner).await;
+    let asking = format!("/v1/runs/{run}/approvals");
+    let id = world.env.approval_id().to_string();
+    let question = json!({"epoch": 1, "approval_id": id, "tool": "shell", "title": "ls?"});
+    for _ in 0..2 {
+        assert_eq!(world.post(&runner, &asking, &question).await.is(201).text("/id"), id);
+    }
+    let stale = json!({"epoch": 2, "tool": "shell", "title": "ls?"});
+    world.post(&runner, &asking, &stale).await.refused(409, "stale_epoch");
+}

@@ -103,6 +103,27 @@ async fn a_runs_token_is_for_its_own_run_alone() {
 }
 
 #[tokio::test]
+async fn a_runs_token_is_worth_no_more_than_its_claim() {
+    let world = World::new();
+    let alice = world.token("alice", "all").await;
+    let (session, run) = world.start(&alice).await;
+    let claimed = world.claim().await;
+    let token = world.run_token(&claimed, "run").await;
+    let path = format!("/v1/sessions/{session}");
+    world.get(&token, &path).await.is(200);
+    let epoch = json!({"epoch": 1});
+    world.post(&token, &format!("/v1/runs/{run}/starting"), &epoch).await.is(200);
+    world.post(&token, &format!("/v1/runs/{run}/started"), &epoch).await.is(200);
+    world.post(&token, &format!("/v1/runs/{run}/completed"), &epoch).await.is(200);
+    world.get(&token, &path).await.refused(401, "unauthenticated");
+    let child = json!({"type": "start", "argv": ["true"]});
+    world.post(&token, "/v1/runs", &child).await.refused(401, "unauthenticated");
+    let note = json!({"events": [{"kind": "note", "payload": 1}]});
+    let late = world.post(&token, &format!("{path}/events"), &note).await;
+    assert_eq!(late.status.as_u16(), 409, "{}", late.body);
+}
+
+#[tokio::test]
 async fn a_runner_reports_of_what_it_holds_and_a_report_is_checked() {
     let world = World::new();
     let alice = world.token("alice", "all").await;
