@@ -44,8 +44,8 @@ const EDGES: &[Row] = &[
     Row {
         name: "session-manager",
         ours: "session-core",
-        outside: "camino jiff thiserror tokio tokio-util tracing",
-        dev: "async-trait mockall proptest proptest-state-machine serde_json session-core tokio",
+        outside: "async-trait camino jiff thiserror tokio tokio-util tracing",
+        dev: "mockall proptest proptest-state-machine serde_json session-core tokio",
         build: "",
     },
     Row {

@@ -14,13 +14,12 @@ use async_trait::async_trait;
 use session_core::context::Restored;
 use session_core::error::StoreError;
 use session_core::event::{Event, Seq};
-use session_core::ports::{
-    EngineError, EventStore as _, Ledger as _, Orchestrator, ResumeStep, SessionFactory, SessionStore as _,
+use session_core::ports::{EngineError, Orchestrator, ResumeStep, SessionFactory};
+use session_core::{SessionId, SessionState, StoreResult};
+use session_manager::{
+    Dispatcher, InFlight, ResumeError, SessionHandle, SessionManager, TrackError, UseError,
 };
-use session_core::{Env, SessionId, SessionState, StoreResult};
-use session_manager::{InFlight, ResumeError, SessionHandle, SessionManager, TrackError, UseError};
 use session_runner::{Door, Refusal, Rooms};
-use session_store::SqlStore;
 use thiserror::Error;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -36,8 +35,7 @@ const STEP_BOUND: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub struct Resumer<F: SessionFactory> {
     manager: SessionManager<F>,
-    store: SqlStore,
-    env: Env,
+    dispatcher: Arc<dyn Dispatcher>,
 }
 
 /// Why a session was not opened.
@@ -70,9 +68,9 @@ impl<F: SessionFactory> Resumer<F>
 where
     F::Engine: Orchestrator,
 {
-    /// Resumes the sessions of this manager from this store.
-    pub fn new(manager: SessionManager<F>, store: SqlStore, env: Env) -> Self {
-        Self { manager, store, env }
+    /// Resumes the sessions of this manager from the records that this dispatcher shows.
+    pub fn new(manager: SessionManager<F>, dispatcher: Arc<dyn Dispatcher>) -> Self {
+        Self { manager, dispatcher }
     }
 
     /// The manager.
@@ -114,7 +112,7 @@ where
         let mut resuming = self.manager.begin_resume(session).await?;
         failpoint::reach(ResumeStep::Opened);
         let restored = if resuming.engine().wants_history() {
-            let log = timeout(STEP_BOUND, log(&self.store, session)).await;
+            let log = timeout(STEP_BOUND, log(&*self.dispatcher, session)).await;
             Restored::from_log(&log.map_err(|_| OpenFailure::Slow(session))??)
         } else {
             Restored::default()
@@ -131,15 +129,15 @@ where
     /// Makes a recorded session known to the manager. Nobody works in it now, so what was set aside and never settled
     /// counts as used.
     async fn track(&self, session: SessionId) -> Result<(), OpenFailure> {
-        let record = self.store.session(session).await?.ok_or(OpenFailure::Unknown(session))?;
+        let record = self.dispatcher.session(session).await?.ok_or(OpenFailure::Unknown(session))?;
         if let SessionState::Terminated { reason, .. } = record.state {
             return Err(OpenFailure::Over(session, reason.to_string()));
         }
         let record = if record.reserved == session_core::budget::Usage::default() {
             record
         } else {
-            self.store.forfeit(session, self.env.now()).await?;
-            self.store.session(session).await?.ok_or(OpenFailure::Unknown(session))?
+            self.dispatcher.forfeit(session).await?;
+            self.dispatcher.session(session).await?.ok_or(OpenFailure::Unknown(session))?
         };
         match self.manager.track(record) {
             // Somebody else was faster.
@@ -190,16 +188,15 @@ fn sentence(error: &(dyn std::error::Error + 'static)) -> String {
 }
 
 /// A session's whole log, in order.
-pub async fn log(store: &SqlStore, session: SessionId) -> StoreResult<Vec<Event>> {
+pub async fn log(dispatcher: &dyn Dispatcher, session: SessionId) -> StoreResult<Vec<Event>> {
     const PAGE: u32 = 1_000;
     let mut events: Vec<Event> = Vec::new();
     loop {
         let after = events.last().map_or(Seq::START, |event| event.seq);
-        let page = store.read(session, after, PAGE).await?;
-        let full = page.len() == PAGE as usize;
-        events.extend(page);
-        if !full {
+        let page = dispatcher.read(session, after, PAGE).await?;
+        if page.is_empty() {
             return Ok(events);
         }
+        events.extend(page);
     }
 }

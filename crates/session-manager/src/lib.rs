@@ -94,7 +94,9 @@ mod spending;
 mod steady;
 mod sweeper;
 
-pub use dispatch::{Coordinator, DispatchError, DispatchOptions, Draft, Submission, Task, TaskSession};
+pub use dispatch::{
+    Coordinator, DispatchError, DispatchOptions, Dispatcher, Draft, Heard, Submission, Task, TaskSession,
+};
 pub use error::{
     ChangeError, OpenError, ResumeError, SpendError, StartError, StateError, TrackError, UseError,
 };

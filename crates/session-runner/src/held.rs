@@ -54,6 +54,17 @@ impl<H> HeldRuns<H> {
         self.held.values()
     }
 
+    /// Whether this run is held.
+    #[must_use]
+    pub(crate) fn holds(&self, run: RunId) -> bool {
+        self.held.contains_key(&run)
+    }
+
+    /// The orders that are noted.
+    pub(crate) fn ordered(&self) -> impl Iterator<Item = (RunId, StopMode)> {
+        self.held.iter().filter_map(|(run, held)| Some((*run, held.stop?)))
+    }
+
     /// The claims to keep alive.
     #[must_use]
     pub(crate) fn fences(&self) -> Vec<Fence> {

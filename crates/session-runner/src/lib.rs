@@ -41,6 +41,8 @@ mod room;
 mod runner;
 #[cfg(target_os = "linux")]
 mod slots;
+#[cfg(target_os = "linux")]
+mod under_way;
 
 pub use door::{DirectOrder, Door, Refusal};
 #[cfg(not(target_os = "linux"))]

@@ -8,7 +8,7 @@ use session_core::event::Payload;
 use session_core::ports::{ClaimedRun, RunProgress};
 use session_core::run::{EndKind, Ending, Run};
 use session_core::{ManagedSession, RunPhase};
-use session_manager::Coordinator;
+use session_manager::Dispatcher;
 use session_manager::recovery::{self, Decision, EndCause, Found, KeeperEnding, OnHostLoss};
 
 use crate::executors::outcome;
@@ -42,7 +42,7 @@ pub struct Adopted {
 /// Living processes that are to end have `grace` for it, from the moment their host was lost. The caller is the only
 /// host of this runner.
 pub async fn recover(
-    coordinator: &Coordinator,
+    dispatcher: &dyn Dispatcher,
     layout: &Layout,
     profile: &RunnerProfile,
     policy: OnHostLoss,
@@ -50,10 +50,9 @@ pub async fn recover(
 ) -> StoreResult<Recovery> {
     let mut result = Recovery::default();
     let mut taken = Vec::new();
-    for run in coordinator.store().in_flight(profile.id).await? {
-        let Some(session) = coordinator.store().session(run.session).await? else { continue };
-        let left = Left { directory: layout.session(run.session), coordinator, session, grace };
-        match coordinator.take_over(run.id, profile.id).await {
+    for ClaimedRun { session, run } in dispatcher.held(profile.id).await? {
+        let left = Left { directory: layout.session(run.session), dispatcher, session, grace };
+        match dispatcher.take_over(run.id, profile.id).await {
             Ok(run) => taken.push((left, run)),
             // Another host saw its claim run out: the run is not ours any more, what lives of it is.
             Err(StoreError::Transition(_)) => left.end_what_lives(&run, left.look(&run).await).await,
@@ -63,10 +62,11 @@ pub async fn recover(
     for (left, run) in taken {
         left.settle(run, policy, &mut result).await?;
     }
-    for adopted in &result.adopted {
-        // The ends of the others may have taken as long as a claim holds. Its order to stop, if there is one, comes
-        // with every later renewal too.
-        let _directive = coordinator.renew(adopted.claimed.run.fence()).await?;
+    let adopted: Vec<_> = result.adopted.iter().map(|adopted| adopted.claimed.run.fence()).collect();
+    if !adopted.is_empty() {
+        // The ends of the others may have taken as long as a claim holds. What becomes of each, and its order to stop if
+        // there is one, comes with every later renewal too.
+        let _heard = dispatcher.heartbeat(profile.id, adopted).await?;
     }
     Ok(result)
 }
@@ -93,7 +93,7 @@ fn cut(run: &Run, end: &RunEnd) -> Option<Ending> {
 /// What a lost host left of one run.
 struct Left<'c> {
     directory: SessionDir,
-    coordinator: &'c Coordinator,
+    dispatcher: &'c dyn Dispatcher,
     session: ManagedSession,
     grace: Duration,
 }
@@ -110,7 +110,7 @@ impl Left<'_> {
                 result.adopted.push(Adopted { claimed: ClaimedRun { session: self.session, run }, keeper });
             }
             (Decision::Requeue, _) => {
-                let run = self.coordinator.give_back(run.fence()).await?;
+                let run = self.dispatcher.give_back(run.fence()).await?;
                 if run.ended().is_some() {
                     // Its end was asked for a moment ago.
                     self.record(&run);
@@ -205,28 +205,28 @@ impl Left<'_> {
     }
 
     async fn end(&self, run: Run, ending: Ending, result: Option<Payload>) -> StoreResult<Run> {
-        let run = reach(self.coordinator, run, ending.kind).await?;
+        let run = reach(self.dispatcher, run, ending.kind).await?;
         let (directory, id) = (self.directory.clone(), run.id);
         let told = tokio::task::spawn_blocking(move || outcome::changes(&directory, id)).await;
         let result = outcome::with_changes(result, &told.unwrap_or_default());
-        let finished = self.coordinator.finish(run.fence(), ending, result).await?;
+        let finished = self.dispatcher.finish(run.fence(), ending, result).await?;
         self.record(&finished);
         Ok(finished)
     }
 
     fn record(&self, run: &Run) {
-        outcome::record(&self.directory, &self.session, run, self.coordinator.env().now());
+        outcome::record(&self.directory, &self.session, run, self.dispatcher.env().now());
     }
 }
 
 /// A run that completed before its host could say that it ran is brought to where it really was.
-async fn reach(coordinator: &Coordinator, mut run: Run, kind: EndKind) -> StoreResult<Run> {
+async fn reach(dispatcher: &dyn Dispatcher, mut run: Run, kind: EndKind) -> StoreResult<Run> {
     if kind == EndKind::Completed {
         if run.state.phase() == RunPhase::Claimed {
-            run = coordinator.advance(run.fence(), RunProgress::Starting).await?;
+            run = dispatcher.advance(run.fence(), RunProgress::Starting).await?;
         }
         if run.state.phase() == RunPhase::Starting {
-            run = coordinator.advance(run.fence(), RunProgress::RUNNING).await?;
+            run = dispatcher.advance(run.fence(), RunProgress::RUNNING).await?;
         }
     }
     Ok(run)

@@ -5,13 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use session_core::affinity::RunnerProfile;
-use session_core::error::StoreError;
+use session_core::error::{StoreError, StoreResult};
 use session_core::ports::{ClaimedRun, Directive};
 use session_core::run::{Fence, StopMode};
-use session_core::wake::Topic;
 use session_core::{RunId, RunnerId, SessionId};
-use session_manager::Coordinator;
 use session_manager::recovery::OnHostLoss;
+use session_manager::{Dispatcher, Heard};
 use tokio::sync::mpsc;
 use tokio::task::{self, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
@@ -27,6 +26,7 @@ use crate::process::KeeperProgram;
 use crate::progress::Progress;
 use crate::recover::Recovery;
 use crate::slots::Slots;
+use crate::under_way::UnderWay;
 use crate::workspace::log::LogRotation;
 use crate::workspace::{Git, Layout};
 
@@ -47,12 +47,15 @@ pub struct RunnerOptions {
     pub launcher: Arc<Launcher>,
     /// The program that keeps each run.
     pub keeper: KeeperProgram,
-    /// How often claims are renewed, and those that ran out are looked for: at most a third of the lease.
+    /// How often claims are renewed, and for how long the queue and orders are waited for at a time: at most a third of the
+    /// lease.
     pub renew_every: Duration,
 }
 
-/// After a failed look into the queue, the next one comes after this long.
+/// After a failed look into the queue, or for orders, the next one comes after this long.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// How many orders for runs that are not here are kept in mind: a run whose claim is on its way may be ordered to end.
+const EARLY_MAX: usize = 1_024;
 /// How many orders may wait for one execution: each kind is passed on once.
 const ORDERS_MAX: usize = 8;
 
@@ -61,7 +64,7 @@ const DIRECT_ORDERS_MAX: usize = 1_024;
 
 /// Claims runs and has each executed.
 pub struct Runner {
-    coordinator: Coordinator,
+    dispatcher: Arc<dyn Dispatcher>,
     layout: Layout,
     profile: RunnerProfile,
     options: Arc<RunnerOptions>,
@@ -73,7 +76,17 @@ pub struct Runner {
     executions: JoinSet<()>,
     /// Which claim each task executes.
     tasks: HashMap<task::Id, Fence>,
-    retry_at: Option<Instant>,
+    /// The next run, as soon as there is one; and what ends the wait for it.
+    claiming: UnderWay<StoreResult<Option<ClaimedRun>>>,
+    enough: CancellationToken,
+    claim_at: Option<Instant>,
+    /// The next orders.
+    listening: UnderWay<StoreResult<Vec<(RunId, StopMode)>>>,
+    listen_at: Option<Instant>,
+    /// A sign of life.
+    beating: UnderWay<StoreResult<Vec<Heard>>>,
+    /// Orders for runs that are not here.
+    early: HashMap<RunId, StopMode>,
     direct: (mpsc::Sender<DirectOrder>, mpsc::Receiver<DirectOrder>),
     /// The last look into the queue failed: said once, not at each try.
     queue_failed: bool,
@@ -83,7 +96,7 @@ impl Runner {
     /// A runner for this machine. Its executions get into their sessions through `door`.
     #[must_use]
     pub fn new(
-        coordinator: Coordinator,
+        dispatcher: Arc<dyn Dispatcher>,
         layout: Layout,
         profile: RunnerProfile,
         options: RunnerOptions,
@@ -91,7 +104,7 @@ impl Runner {
     ) -> Self {
         let (held, slots) = (HeldRuns::new(options.runs_at_once), Slots::new(options.runs_at_once));
         Self {
-            coordinator,
+            dispatcher,
             layout,
             profile,
             options: Arc::new(options),
@@ -102,7 +115,13 @@ impl Runner {
             slots,
             executions: JoinSet::new(),
             tasks: HashMap::new(),
-            retry_at: None,
+            claiming: UnderWay::default(),
+            enough: CancellationToken::new(),
+            claim_at: None,
+            listening: UnderWay::default(),
+            listen_at: None,
+            beating: UnderWay::default(),
+            early: HashMap::new(),
             direct: mpsc::channel(DIRECT_ORDERS_MAX),
             queue_failed: false,
         }
@@ -123,8 +142,6 @@ impl Runner {
     /// Goes on with what was recovered and works the queue off, until `stop`; then ends what runs (or leaves it
     /// to the next host, as set) and returns when no execution is left.
     pub async fn run(mut self, recovery: Recovery, stop: CancellationToken) {
-        let mut queue = self.coordinator.listen(Topic::Queue);
-        let mut orders = self.coordinator.listen(Topic::Runner(self.id()));
         let mut renewal = interval_at(Instant::now() + self.options.renew_every, self.options.renew_every);
         renewal.set_missed_tick_behavior(MissedTickBehavior::Delay);
         for adopted in recovery.adopted {
@@ -133,23 +150,25 @@ impl Runner {
         let mut waiting = self.slots.changes();
         let mut leaving = false;
         loop {
-            if !leaving {
-                self.claim().await;
-            } else if self.executions.is_empty() {
+            if leaving && self.executions.is_empty() && self.claiming.is_idle() {
                 return;
             }
+            self.look_for_work(leaving);
+            self.listen();
             tokio::select! {
                 () = stop.cancelled(), if !leaving => {
                     leaving = true;
                     self.leave();
                 }
                 Some(ended) = self.executions.join_next_with_id(), if !self.executions.is_empty() => self.ended(ended),
-                () = queue.woken(), if !leaving => {}
+                claimed = self.claiming.answer() => self.claimed(claimed, leaving),
                 Ok(()) = waiting.changed(), if !leaving => waiting.mark_unchanged(),
-                () = orders.woken() => self.pass_orders().await,
+                orders = self.listening.answer() => self.pass_orders(orders),
                 Some(order) = self.direct.1.recv() => self.pass_direct(order),
-                () = at(self.retry_at), if !leaving => self.retry_at = None,
-                _ = renewal.tick() => self.keep_claims().await,
+                () = at(self.claim_at), if !leaving => self.claim_at = None,
+                () = at(self.listen_at) => self.listen_at = None,
+                heard = self.beating.answer() => self.heard(heard),
+                _ = renewal.tick(), if self.beating.is_idle() => self.beat(),
             }
         }
     }
@@ -158,25 +177,46 @@ impl Runner {
         self.profile.id
     }
 
-    /// Takes runs for as long as there is room and there are any.
-    async fn claim(&mut self) {
-        while self.held.free(self.slots.given_up()) > 0 && self.retry_at.is_none() {
-            match self.coordinator.claim(&self.profile).await {
-                Ok(Some(claimed)) => {
-                    self.queue_failed = false;
-                    self.begin(claimed, Start::Fresh);
-                }
-                Ok(None) => {
-                    self.queue_failed = false;
-                    return;
-                }
-                Err(error) => {
-                    if !std::mem::replace(&mut self.queue_failed, true) {
-                        tracing::warn!(error = &error as &dyn std::error::Error, "the queue cannot be read");
-                    }
-                    self.retry_at = Some(Instant::now() + RETRY_AFTER);
+    /// Asks for the next run where there is room for one, and no longer where there is none.
+    fn look_for_work(&mut self, leaving: bool) {
+        if leaving || self.held.free(self.slots.given_up()) == 0 {
+            self.enough.cancel();
+        } else if self.claiming.is_idle() && self.claim_at.is_none() {
+            self.enough = CancellationToken::new();
+            let (dispatcher, profile) = (Arc::clone(&self.dispatcher), self.profile.clone());
+            let (wait, enough) = (self.options.renew_every, self.enough.clone());
+            self.claiming.begin(async move { dispatcher.claim(&profile, wait, enough).await });
+        }
+    }
+
+    fn claimed(&mut self, claimed: StoreResult<Option<ClaimedRun>>, leaving: bool) {
+        match claimed {
+            Ok(claimed) => {
+                self.queue_failed = false;
+                let Some(claimed) = claimed else { return };
+                let run = claimed.run.id;
+                self.begin(claimed, Start::Fresh);
+                if leaving && let Some(held) = self.held.iter().find(|held| held.fence.run == run) {
+                    send(&held.handle, self.leaving_order());
                 }
             }
+            Err(error) => {
+                if !std::mem::replace(&mut self.queue_failed, true) {
+                    tracing::warn!(error = &error as &dyn std::error::Error, "the queue cannot be read");
+                }
+                self.claim_at = Some(Instant::now() + RETRY_AFTER);
+            }
+        }
+    }
+
+    /// Asks for the orders that are not known here.
+    fn listen(&mut self) {
+        if self.listening.is_idle() && self.listen_at.is_none() {
+            let (dispatcher, runner, wait) =
+                (Arc::clone(&self.dispatcher), self.id(), self.options.renew_every);
+            let early = self.early.iter().map(|(run, mode)| (*run, *mode));
+            let known = self.held.ordered().chain(early).collect();
+            self.listening.begin(async move { dispatcher.orders(runner, known, wait).await });
         }
     }
 
@@ -186,7 +226,7 @@ impl Runner {
         self.held.hold(fence, session, sender.clone());
         self.progress.begin(fence.run);
         let execution = Execution {
-            coordinator: self.coordinator.clone(),
+            dispatcher: Arc::clone(&self.dispatcher),
             layout: self.layout.clone(),
             profile: self.profile.clone(),
             options: Arc::clone(&self.options),
@@ -202,6 +242,9 @@ impl Runner {
         };
         let task = self.executions.spawn(execution.execute(start));
         self.tasks.insert(task.id(), fence);
+        if let Some(mode) = self.early.remove(&fence.run) {
+            self.order(fence.run, mode);
+        }
     }
 
     fn ended(&mut self, ended: Result<(task::Id, ()), task::JoinError>) {
@@ -220,20 +263,28 @@ impl Runner {
         }
     }
 
-    /// Renews what is held, and only then looks for claims that ran out: after a pause of the machine, or a step of
-    /// its clock, our own would be among them.
-    async fn keep_claims(&mut self) {
-        let mut renewed = true;
-        for fence in self.held.fences() {
-            match self.coordinator.renew(fence).await {
+    /// Gives a sign of life, and renews what is held.
+    fn beat(&mut self) {
+        let (dispatcher, runner, held) = (Arc::clone(&self.dispatcher), self.id(), self.held.fences());
+        self.beating.begin(async move { dispatcher.heartbeat(runner, held).await });
+    }
+
+    fn heard(&mut self, heard: StoreResult<Vec<Heard>>) {
+        let heard = match heard {
+            Ok(heard) => heard,
+            Err(error) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "the claims could not be renewed");
+                return;
+            }
+        };
+        for Heard { fence, directive } in heard {
+            match directive {
                 Ok(Directive::Continue) => {}
                 Ok(Directive::Stop(mode)) => self.order(fence.run, mode),
                 Err(StoreError::Fenced { .. } | StoreError::UnknownRun(_) | StoreError::Transition(_)) => {
-                    tracing::warn!(run = %fence.run, "the run belongs to another claim; its processes are ended");
-                    self.order(fence.run, StopMode::Kill);
+                    self.disowned(fence);
                 }
                 Err(error) => {
-                    renewed = false;
                     tracing::warn!(
                         run = %fence.run,
                         error = &error as &dyn std::error::Error,
@@ -242,23 +293,35 @@ impl Runner {
                 }
             }
         }
-        if renewed {
-            self.reap().await;
+    }
+
+    /// A claim counts no more. Its run may have ended here since the claim was to be renewed.
+    fn disowned(&mut self, fence: Fence) {
+        if self.held.fences().contains(&fence) {
+            tracing::warn!(run = %fence.run, "the run belongs to another claim; its processes are ended");
+            self.order(fence.run, StopMode::Kill);
         }
     }
 
-    async fn pass_orders(&mut self) {
-        match self.coordinator.store().in_flight(self.id()).await {
-            Ok(runs) => {
-                for run in runs {
-                    if let Some(stop) = run.stop {
-                        self.order(run.id, stop.mode);
+    fn pass_orders(&mut self, orders: StoreResult<Vec<(RunId, StopMode)>>) {
+        match orders {
+            Ok(orders) => {
+                for (run, mode) in orders {
+                    if self.held.holds(run) {
+                        self.order(run, mode);
+                    } else {
+                        // Those that never come are asked for again: they are in nobody's way.
+                        if self.early.len() >= EARLY_MAX {
+                            self.early.clear();
+                        }
+                        self.early.insert(run, mode);
                     }
                 }
             }
             // The next renewal brings them as well.
             Err(error) => {
                 tracing::warn!(error = &error as &dyn std::error::Error, "orders could not be read");
+                self.listen_at = Some(Instant::now() + RETRY_AFTER);
             }
         }
     }
@@ -278,25 +341,15 @@ impl Runner {
 
     /// Tells every execution that this process goes away.
     fn leave(&self) {
-        let order = match self.options.on_host_loss {
-            OnHostLoss::End => Order::HostEnds,
-            OnHostLoss::Adopt => Order::Leave,
-        };
         for held in self.held.iter() {
-            send(&held.handle, order);
+            send(&held.handle, self.leaving_order());
         }
     }
 
-    async fn reap(&self) {
-        match self.coordinator.reap().await {
-            Ok(reaped) => {
-                for run in reaped {
-                    tracing::info!(run = %run.id, state = %run.state.phase(), "a claim ran out");
-                }
-            }
-            Err(error) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "claims could not be checked");
-            }
+    fn leaving_order(&self) -> Order {
+        match self.options.on_host_loss {
+            OnHostLoss::End => Order::HostEnds,
+            OnHostLoss::Adopt => Order::Leave,
         }
     }
 }

@@ -1,11 +1,14 @@
 //! `roomette resume --explain`: where a session can be resumed, what will be restored and what will not.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use serde::Serialize;
 use session_core::approvals::Grant;
 use session_core::context::Restored;
 use session_core::ports::{RunStore as _, SessionStore as _};
 use session_core::{Event, ManagedSession, Run, SessionRef, SessionState, WorkspaceKind};
+use session_manager::{Coordinator, DispatchOptions};
 
 use crate::context::Context;
 use crate::failure::Outcome;
@@ -67,7 +70,9 @@ pub async fn execute(context: &Context, text: &str, argv: &[String]) -> Outcome<
     let id = select::one(&store, text).await?;
     let session = store.session(id).await?;
     let last = store.runs(id, 1).await?.pop();
-    let log = resume::log(&store, id).await?;
+    let reader = Coordinator::new(context.env.clone(), Arc::new(store.clone()), DispatchOptions::default());
+    let log = resume::log(&reader, id).await?;
+    drop(reader);
     store.close().await;
     let Some(session) = session else { return Err(select::unknown(text)) };
     let explanation = explain(context, &session, last.as_ref(), &log, argv)?;

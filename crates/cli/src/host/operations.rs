@@ -73,7 +73,7 @@ impl Operations {
         let records = Arc::new(Records::new(store.clone(), context.env.clone()));
         let manager = SessionManager::new(context.env.clone(), options, Rooms, records)
             .map_err(|error| Failure::of(Kind::Usage, &error))?;
-        let resumer = Arc::new(Resumer::new(manager, store.clone(), context.env.clone()));
+        let resumer = Arc::new(Resumer::new(manager, Arc::new(coordinator.clone())));
         Ok(Self {
             context: context.clone(),
             store,

@@ -84,7 +84,7 @@ pub async fn serve(context: &Context, stay: Stay, up: impl FnOnce() -> Outcome<(
     let stop = CancellationToken::new();
     let (coordinator, profile) = (operations.coordinator().clone(), operations.profile().clone());
     let door = Arc::clone(operations.resumer()) as Arc<dyn Door>;
-    let runner = Runner::new(coordinator, operations.layout(), profile, options(context), door);
+    let runner = Runner::new(Arc::new(coordinator), operations.layout(), profile, options(context), door);
     let progress = runner.progress();
     operations.attach(runner.direct_orders());
     let mut running = JoinSet::new();

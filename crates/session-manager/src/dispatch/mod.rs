@@ -1,6 +1,7 @@
 //! The use-cases of runs over the ports: one object that every front end and every runner goes through.
 
 mod approvals;
+mod dispatcher;
 mod submit;
 
 use std::fmt;
@@ -18,6 +19,7 @@ use session_core::wake::{Listener, Topic};
 use session_core::{Env, ManagedSession, NewEvent, RunId, RunPhase, RunnerId, SessionId, Store};
 use thiserror::Error;
 
+pub use dispatcher::{Dispatcher, Heard};
 pub use submit::{Draft, Submission, Task, TaskSession};
 
 /// Settings of dispatch.

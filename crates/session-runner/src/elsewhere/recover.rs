@@ -6,7 +6,7 @@ use session_core::affinity::RunnerProfile;
 use session_core::error::StoreResult;
 use session_core::ports::ClaimedRun;
 use session_core::run::Run;
-use session_manager::Coordinator;
+use session_manager::Dispatcher;
 use session_manager::recovery::OnHostLoss;
 
 use crate::workspace::Layout;
@@ -27,14 +27,14 @@ pub struct Adopted {
     pub claimed: ClaimedRun,
 }
 
-/// Ends no process, for there is none to be found here. What a host on Linux may still hold is left to it; a run whose claim
-/// has run out is lost.
+/// Ends no process, for there is none to be found here, and is no sign of life of what a host on Linux may still hold.
 pub async fn recover(
-    coordinator: &Coordinator,
+    dispatcher: &dyn Dispatcher,
     _: &Layout,
-    _: &RunnerProfile,
+    profile: &RunnerProfile,
     _: OnHostLoss,
     _: Duration,
 ) -> StoreResult<Recovery> {
-    Ok(Recovery { ended: coordinator.reap().await?, adopted: Vec::new() })
+    dispatcher.heartbeat(profile.id, Vec::new()).await?;
+    Ok(Recovery::default())
 }

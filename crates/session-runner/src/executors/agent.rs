@@ -152,18 +152,17 @@ impl Execution {
 
     /// What was said in the session so far, for an agent that does not know it.
     async fn primer(&self) -> Result<Option<String>, Ending> {
-        let mut events: Vec<Event> = Vec::new();
+        let (mut events, mut after): (Vec<Event>, _) = (Vec::new(), Seq::START);
         loop {
-            let after = events.last().map_or(Seq::START, |event| event.seq);
-            let page = self.coordinator.store().read(self.session.id, after, EVENTS_PAGE).await;
+            let page = self.dispatcher.read(self.session.id, after, EVENTS_PAGE).await;
             let page = page
                 .map_err(|error| failed(format!("the session's log cannot be read: {}", sentence(&error))))?;
-            let full = page.len() >= EVENTS_PAGE as usize;
+            let Some(last) = page.last().map(|event| event.seq) else {
+                return Ok(primer(&reconstruct_messages(&events)));
+            };
+            after = last;
             // What this run said before it was begun again is said once.
             events.extend(page.into_iter().filter(|event| event.body.run != Some(self.run.id)));
-            if !full {
-                return Ok(primer(&reconstruct_messages(&events)));
-            }
         }
     }
 
@@ -176,7 +175,7 @@ impl Execution {
             // Said once, however often the run is begun again.
             origin: Some(Origin { producer: named(&self.run.id.to_string())?, seq: 0 }),
         };
-        let appended = self.coordinator.append(self.fence, vec![event]).await;
+        let appended = self.dispatcher.append(self.fence, vec![event]).await;
         appended.map_err(|error| failed(format!("the prompt could not be recorded: {}", sentence(&error))))
     }
 
@@ -204,7 +203,7 @@ impl Execution {
         };
         let Engagement { framework, dialogue, resumed, asked, place, .. } = engagement;
         let desk = Arc::new(RunDesk {
-            coordinator: self.coordinator.clone(),
+            dispatcher: Arc::clone(&self.dispatcher),
             session: Arc::clone(session.handle()),
             fence: self.fence,
             run: self.run.id,

@@ -19,8 +19,7 @@ use session_core::names::{ExecutorSessionId, Producer};
 use session_core::run::{Fence, ReasonCode};
 use session_core::session::Binding;
 use session_core::turn::{Decision, Permissions};
-use session_core::wake::Topic;
-use session_manager::{Coordinator, DispatchError, SessionHandle};
+use session_manager::{DispatchError, Dispatcher, SessionHandle};
 use tokio_util::sync::CancellationToken;
 
 use super::execution::{RETRY_FIRST, RETRY_LAST, pause, sentence};
@@ -29,9 +28,12 @@ use crate::progress::Progress;
 use crate::room::Room;
 use crate::workspace::agent_state::AgentState;
 
+/// How long an answer is waited for at a time.
+const ANSWER_WAIT: std::time::Duration = std::time::Duration::from_secs(30);
+
 /// What a desk is made of.
 pub(super) struct RunDesk {
-    pub(super) coordinator: Coordinator,
+    pub(super) dispatcher: Arc<dyn Dispatcher>,
     pub(super) session: Arc<SessionHandle<Room>>,
     pub(super) fence: Fence,
     pub(super) run: RunId,
@@ -120,9 +122,9 @@ impl RunDesk {
         let mut wait = RETRY_FIRST;
         loop {
             let told = match &news {
-                News::Bound(binding) => self.coordinator.bind(self.fence, binding.clone()).await,
-                News::Resumable => self.coordinator.resumable(self.fence).await,
-                News::Event(event) => self.coordinator.append(self.fence, vec![event.clone()]).await,
+                News::Bound(binding) => self.dispatcher.bind(self.fence, binding.clone()).await,
+                News::Resumable => self.dispatcher.resumable(self.fence).await,
+                News::Event(event) => self.dispatcher.append(self.fence, vec![event.clone()]).await,
             };
             match told {
                 Ok(()) => return,
@@ -211,7 +213,7 @@ impl RunDesk {
         deadline: Option<Timestamp>,
     ) -> NewApproval {
         NewApproval {
-            id: self.coordinator.env().approval_id(),
+            id: self.dispatcher.env().approval_id(),
             question: Question {
                 tool: ask.tool.clone(),
                 title: cut(&ask.title, session_core::approval::TITLE_MAX),
@@ -230,10 +232,9 @@ impl RunDesk {
         deadline: Option<SignedDuration>,
         withdrawn: &CancellationToken,
     ) -> Answer {
-        let until = deadline.and_then(|span| self.coordinator.env().now().checked_add(span).ok());
+        let until = deadline.and_then(|span| self.dispatcher.env().now().checked_add(span).ok());
         let new = self.question(&ask, command, until);
-        let mut changes = self.coordinator.listen(Topic::Session(self.session.id()));
-        let approval = match self.coordinator.ask(self.fence, new).await {
+        let approval = match self.dispatcher.ask(self.fence, new).await {
             Ok(approval) => approval,
             Err(error) => {
                 let message = match &error {
@@ -247,19 +248,22 @@ impl RunDesk {
         };
         let line = format!("(waiting for an answer) {}: {}", ask.tool, ask.title);
         let expires = deadline.map(|span| tokio::time::Instant::now() + span.unsigned_abs());
-        // Only after a look that failed: a change wakes, and none is lost since before the question was asked.
+        // Only after a look that failed: otherwise the answer is waited for.
         let mut look_again = None;
         loop {
             self.progress.line(self.run, Some(line.clone()));
-            tokio::select! {
-                () = changes.woken() => {}
-                () = at(look_again) => {}
+            let answered = async {
+                at_once_or(look_again).await;
+                self.dispatcher.answered(self.fence, self.session.id(), approval.id, ANSWER_WAIT).await
+            };
+            let found = tokio::select! {
+                found = answered => found,
                 () = at(expires) => return self.take_back(&approval, Withdrawal::Expired).await,
                 () = withdrawn.cancelled() => return self.take_back(&approval, Withdrawal::Withdrawn).await,
                 () = self.troubled.cancelled() => return self.take_back(&approval, Withdrawal::Withdrawn).await,
-            }
+            };
             look_again = None;
-            match self.coordinator.store().approval(approval.id).await {
+            match found {
                 Ok(Some(now)) => {
                     if let Some(answer) = self.answer(&now) {
                         self.progress.line(self.run, None);
@@ -300,7 +304,7 @@ impl RunDesk {
 
     /// Takes the question back. An answer that came first counts.
     async fn take_back(&self, approval: &Approval, why: Withdrawal) -> Answer {
-        match self.coordinator.withdraw(self.fence, approval.id, why).await {
+        match self.dispatcher.withdraw(self.fence, approval.id, why).await {
             Ok(now) => self.answer(&now).unwrap_or(Answer::Cancelled),
             Err(error) => {
                 // The end of the run takes it back.
@@ -352,6 +356,12 @@ impl Desk for RunDesk {
 
 fn cut(text: &str, bytes_max: usize) -> String {
     text.get(..text.floor_char_boundary(bytes_max)).unwrap_or_default().to_owned()
+}
+
+async fn at_once_or(instant: Option<tokio::time::Instant>) {
+    if let Some(instant) = instant {
+        tokio::time::sleep_until(instant).await;
+    }
 }
 
 async fn at(instant: Option<tokio::time::Instant>) {

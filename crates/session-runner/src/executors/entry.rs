@@ -120,7 +120,7 @@ impl Execution {
         if order != Order::HostEnds {
             return before_start(order);
         }
-        match self.coordinator.give_back(self.fence).await {
+        match self.dispatcher.give_back(self.fence).await {
             Ok(_) => {}
             // Its claim, no longer renewed, runs out.
             Err(error) => self.complain(&error, "a run could not be given back"),

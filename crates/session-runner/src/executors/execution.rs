@@ -14,7 +14,7 @@ use session_core::ports::RunProgress;
 use session_core::run::{EndKind, Ending, Fence, ReasonCode, Run, StopMode};
 use session_core::{ManagedSession, RunPhase};
 use session_manager::recovery;
-use session_manager::{Coordinator, InFlight};
+use session_manager::{Dispatcher, InFlight};
 use tokio::sync::mpsc;
 
 use super::agent::Engagement;
@@ -40,7 +40,7 @@ const END_BOUND: Duration = Duration::from_secs(40);
 
 /// One run, from its claim to its end.
 pub(crate) struct Execution {
-    pub(crate) coordinator: Coordinator,
+    pub(crate) dispatcher: Arc<dyn Dispatcher>,
     pub(crate) layout: Layout,
     /// Whose machine it is executed on.
     pub(crate) profile: RunnerProfile,
@@ -210,7 +210,7 @@ impl Execution {
             end_now(supervised).await;
             return Err(came);
         }
-        outcome::record(&self.directory(), &self.session, &self.run, self.coordinator.env().now());
+        outcome::record(&self.directory(), &self.session, &self.run, self.dispatcher.env().now());
         Ok(supervised)
     }
 
@@ -344,7 +344,7 @@ impl Execution {
     async fn advance(&mut self, to: RunProgress) -> Result<(), Came> {
         let mut wait = RETRY_FIRST;
         loop {
-            match self.coordinator.advance(self.fence, to.clone()).await {
+            match self.dispatcher.advance(self.fence, to.clone()).await {
                 Ok(run) => {
                     self.run = run;
                     return Ok(());
@@ -371,9 +371,9 @@ impl Execution {
         let mut wait = RETRY_FIRST;
         loop {
             self.progress.line(self.run.id, said.clone());
-            match self.coordinator.finish(self.fence, ending.clone(), result.clone()).await {
+            match self.dispatcher.finish(self.fence, ending.clone(), result.clone()).await {
                 Ok(run) => {
-                    outcome::record(&self.directory(), &self.session, &run, self.coordinator.env().now());
+                    outcome::record(&self.directory(), &self.session, &run, self.dispatcher.env().now());
                     return;
                 }
                 Err(error) if error.may_pass() => self.held_up(&error, wait),
