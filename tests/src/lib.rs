@@ -13,6 +13,7 @@
 
 pub mod compiled;
 pub mod home;
+pub mod http;
 pub mod model;
 pub mod pg;
 pub mod program;

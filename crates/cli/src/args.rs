@@ -10,9 +10,11 @@ use crate::{duration, money};
 
 pub mod agents;
 pub mod sandbox;
+pub mod serve;
 
 pub use agents::{AnswerArgs, ApprovalsArgs, ApprovalsCommand, NextTurnArgs, SendArgs, TurnArgs};
 pub use sandbox::SandboxArgs;
+pub use serve::{ServeArgs, TokenArgs, TokenCommand};
 
 /// A host for AI agent sessions: each in a room of its own.
 ///
@@ -83,6 +85,8 @@ pub enum Command {
     Import(ImportArgs),
     /// Be the host of the data directory, until told to end.
     Serve(ServeArgs),
+    /// Issue, list and revoke the tokens by which the HTTP API knows whom it lets in.
+    Token(TokenArgs),
     /// Check what this machine offers, and what is missing.
     Doctor,
     /// Show the settings and where each came from.
@@ -447,14 +451,6 @@ pub struct CleanupArgs {
 pub struct ImportArgs {
     /// A file that `roomette export` wrote; `-` for standard input.
     pub file: Utf8PathBuf,
-}
-
-/// `roomette serve`
-#[derive(Debug, Args)]
-pub struct ServeArgs {
-    /// Say on stdout when it is up, and end when there is nothing left to do.
-    #[arg(long, hide = true)]
-    pub background: bool,
 }
 
 /// `roomette config`

@@ -97,6 +97,7 @@ impl Follower<'_> {
                     | Reply::Forked(_)
                     | Reply::Cleaned(_)
                     | Reply::Imported(_)
+                    | Reply::Issued(_)
                     | Reply::Recovered(_)
                     | Reply::Failed(_) => return Err(Reply::unexpected()),
                 },

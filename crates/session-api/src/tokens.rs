@@ -25,7 +25,7 @@ pub struct CreateToken {
 }
 
 /// A token that was just issued.
-#[derive(Clone, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TokenCreated {
     /// Its secret, shown this once and kept nowhere.
     pub secret: String,

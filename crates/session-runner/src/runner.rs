@@ -50,6 +50,8 @@ pub struct RunnerOptions {
     /// How often claims are renewed, and for how long the queue and orders are waited for at a time: at most a third of the
     /// lease.
     pub renew_every: Duration,
+    /// Where the service is served over TCP on this machine, if it is: sessions whose network is open reach it.
+    pub api: Option<String>,
 }
 
 /// After a failed look into the queue, or for orders, the next one comes after this long.

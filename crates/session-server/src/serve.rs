@@ -67,9 +67,14 @@ pub enum ServeError {
 pub enum Listening {
     /// At an address.
     Tcp(TcpListener),
-    /// At a path, whose directory says who may come near it.
+    /// At a path.
     #[cfg(unix)]
-    Unix(UnixListener),
+    Unix {
+        /// The socket.
+        listener: UnixListener,
+        /// The only user whose processes are let in, by its number; `None` for whoever the path lets near.
+        owner: Option<u32>,
+    },
 }
 
 impl Listening {
@@ -87,7 +92,7 @@ impl Listening {
         match self {
             Self::Tcp(listener) => listener.local_addr().ok(),
             #[cfg(unix)]
-            Self::Unix(_) => None,
+            Self::Unix { .. } => None,
         }
     }
 
@@ -100,7 +105,14 @@ impl Listening {
                 Box::new(stream)
             }
             #[cfg(unix)]
-            Self::Unix(listener) => Box::new(listener.accept().await?.0),
+            Self::Unix { listener, owner } => loop {
+                let (stream, _) = listener.accept().await?;
+                let peer = stream.peer_cred().map(|peer| peer.uid()).ok();
+                if owner.is_none() || peer == *owner {
+                    break Box::new(stream);
+                }
+                tracing::warn!(peer, "a connection of another user was refused");
+            },
         })
     }
 }

@@ -22,6 +22,7 @@ mod serve;
 #[cfg(not(target_os = "linux"))]
 mod serve_elsewhere;
 mod stop;
+mod token;
 mod transfer;
 mod wait;
 
@@ -67,6 +68,7 @@ pub async fn execute(cli: Cli) -> Outcome<()> {
         Command::Export(args) => transfer::export(&context, &args.session).await,
         Command::Import(args) => transfer::import(&context, &args.file).await,
         Command::Serve(args) => serve::execute(&context, &args).await,
+        Command::Token(args) => token::execute(&context, args.command).await,
         Command::Doctor => doctor::execute(&context).await,
         Command::Config(args) => config::execute(&context, &args.command),
         Command::Completion { .. } => Ok(()),

@@ -163,11 +163,13 @@ fn join(prefix: &str, name: &str) -> String {
 
 /// Variables that are no settings: what a run finds of itself, also when it calls us, where data lie, and what
 /// diagnostics and tests look at.
-const NO_SETTINGS: [&str; 10] = [
+const NO_SETTINGS: [&str; 12] = [
     "ROOMETTE_SESSION_ID",
     "ROOMETTE_RUN_ID",
     "ROOMETTE_OUTPUT_DIR",
     "ROOMETTE_HISTORY",
+    "ROOMETTE_URL",
+    "ROOMETTE_TOKEN",
     "ROOMETTE_HOME",
     "ROOMETTE_LOG",
     "ROOMETTE_TEST_AGENTS",

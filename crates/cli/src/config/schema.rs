@@ -26,6 +26,29 @@ pub struct Config {
     pub log: LogConfig,
     /// The removal of old workspaces.
     pub cleanup: CleanupConfig,
+    /// The HTTP API of a host that is started with `roomette serve`.
+    pub serve: ServeConfig,
+}
+
+/// The HTTP API of a host that is started with `roomette serve`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServeConfig {
+    /// Where it listens: `127.0.0.1:7777`, or `unix:PATH`; empty for nowhere.
+    pub listen: String,
+    /// Further names by which it answers, each as a `Host` header says it: `roomette.example.com`.
+    pub hosts: Vec<String>,
+    /// Whether everybody who reaches a loopback address is let in without a token, as the user whose host it is.
+    pub without_token: bool,
+    /// The largest body in bytes; at least 65536.
+    pub body_bytes: u64,
+    /// How many requests are worked on at once; at least 1.
+    pub requests: u32,
+    /// How many streams of events are open at once.
+    pub readers: u32,
+    /// How long a request may take, and its body to come; streams have no end.
+    #[serde(serialize_with = "friendly::required", deserialize_with = "duration::deserialize")]
+    pub request_timeout: SignedDuration,
 }
 
 /// Where sessions, runs and events are kept.
@@ -220,6 +243,15 @@ impl Default for Config {
             sandbox: SandboxConfig::default(),
             log: LogConfig { max_bytes: 16 * 1024 * 1024, files: 4 },
             cleanup: CleanupConfig { older_than: SignedDuration::from_hours(24), archive: false },
+            serve: ServeConfig {
+                listen: String::new(),
+                hosts: Vec::new(),
+                without_token: false,
+                body_bytes: 8 * 1024 * 1024,
+                requests: 512,
+                readers: 4_096,
+                request_timeout: SignedDuration::from_secs(30),
+            },
         }
     }
 }
@@ -269,6 +301,12 @@ impl Config {
         }
         if let Some(root) = self.sandbox.roots.iter().find(|root| !root.is_absolute()) {
             return Err(format!("sandbox.roots: {root} is relative, give the whole path"));
+        }
+        if self.serve.body_bytes < 65_536 || self.serve.requests == 0 {
+            return Err("serve: body_bytes must be at least 65536, and requests at least 1".into());
+        }
+        if self.serve.request_timeout <= SignedDuration::ZERO {
+            return Err("serve.request_timeout must be longer than nothing".into());
         }
         positive("limits.idle_timeout", self.limits.idle_timeout)?;
         positive("limits.suspended_ttl", self.limits.suspended_ttl)?;

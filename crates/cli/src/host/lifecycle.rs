@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::stream::{self, StreamExt as _};
 use jiff::SignedDuration;
 use session_core::budget::{BudgetChange, BudgetPatch, LimitChange, Usage};
-use session_core::error::StoreError;
+use session_core::error::{StoreError, StoreResult};
 use session_core::event::Seq;
 use session_core::names::{Label, Principal};
 use session_core::ports::{Ledger as _, Page, RunStore as _, SessionFilter, SessionStore as _, Sweep};
@@ -49,6 +49,14 @@ impl Operations {
     }
 
     async fn kill_for_good(&self, session: SessionId) -> Outcome<()> {
+        self.end_for_good(session).await.map_err(|error| {
+            let failure = self.past_the_store(&[session], StopMode::Kill, error);
+            failure.hint("what runs in it is ended; kill it again when the store can be written")
+        })
+    }
+
+    /// Ends one for good; one that is over already is done.
+    pub(super) async fn end_for_good(&self, session: SessionId) -> StoreResult<()> {
         match self.manager().terminate(session, TerminationReason::Killed).await {
             Ok(()) | Err(StateError::Record { .. } | StateError::Unknown(_)) => {}
             Err(error) => {
@@ -59,10 +67,7 @@ impl Operations {
         // Its record has the last word, whatever this process thought of it.
         match self.coordinator().kill(session).await {
             Ok(_) | Err(StoreError::Transition(_)) => Ok(()),
-            Err(error) => {
-                let failure = self.past_the_store(&[session], StopMode::Kill, error);
-                Err(failure.hint("what runs in it is ended; kill it again when the store can be written"))
-            }
+            Err(error) => Err(error),
         }
     }
 

@@ -11,9 +11,12 @@ pub mod protocol;
 pub mod runner_id;
 mod scope;
 mod submit;
+mod tokens;
 
 #[cfg(target_os = "linux")]
 mod follow;
+#[cfg(target_os = "linux")]
+pub mod http;
 #[cfg(target_os = "linux")]
 mod lines;
 #[cfg(target_os = "linux")]

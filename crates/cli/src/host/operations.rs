@@ -16,7 +16,7 @@ use session_core::approvals::Verdict;
 use session_core::env::whole_milliseconds;
 use session_core::error::StoreError;
 use session_core::names::{ExecutorType, Hostname, Label, NameError, Principal};
-use session_core::ports::{Ledger as _, SessionStore as _};
+use session_core::ports::{Ledger as _, SessionStore as _, TokenStore as _};
 use session_core::run::StopMode;
 use session_core::state::TerminationReason;
 use session_manager::options::{EvictionStrategy, Limits};
@@ -176,6 +176,11 @@ impl Operations {
                 self.coordinator.answer(approval, Answer { verdict, lasting, by, message }).await?;
                 Ok(Reply::Done)
             }
+            Request::IssueToken(request) => self.issue(request).await,
+            Request::RevokeToken { token } => {
+                self.store.revoke(token, self.now()).await?;
+                Ok(Reply::Done)
+            }
             Request::Cleanup(request) => {
                 self.expire_identities().await?;
                 let cleaned = self.cleaner().run(&request).await?;
@@ -266,6 +271,11 @@ impl Operations {
         let passed = self.context.env.elapsed().saturating_sub(elapsed);
         let passed = SignedDuration::try_from(passed).unwrap_or(SignedDuration::MAX);
         whole_milliseconds(began.saturating_add(passed).unwrap_or(Timestamp::MAX))
+    }
+
+    /// What the host was started with.
+    pub(super) fn context(&self) -> &Context {
+        &self.context
     }
 
     /// The settings.

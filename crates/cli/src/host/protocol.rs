@@ -6,7 +6,8 @@
 use camino::Utf8PathBuf;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
-use session_core::ids::ApprovalId;
+use session_api::tokens::TokenCreated;
+use session_core::ids::{ApprovalId, TokenId};
 use session_core::sandbox::{Endpoint, SandboxLevel};
 use session_core::turn::Asking;
 use session_core::{RunId, SessionId};
@@ -100,6 +101,13 @@ pub enum Request {
         /// Who answers.
         by: String,
     },
+    /// Issue a token.
+    IssueToken(IssueToken),
+    /// Revoke a token, and all that were issued with it.
+    RevokeToken {
+        /// The token.
+        token: TokenId,
+    },
     /// Remove old workspaces.
     Cleanup(Cleanup),
     /// Make a session of an exported one.
@@ -109,6 +117,19 @@ pub enum Request {
     },
     /// Say what was recovered when the host started.
     Recovered,
+}
+
+/// A token to issue.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IssueToken {
+    /// What people call it.
+    pub name: String,
+    /// Whose it is.
+    pub principal: String,
+    /// What it is for.
+    pub verbs: String,
+    /// From when on it counts no more; `None` for never.
+    pub expires_at: Option<Timestamp>,
 }
 
 /// Tasks to enqueue.
@@ -304,6 +325,8 @@ pub enum Reply {
     Cleaned(Vec<Cleaned>),
     /// The session that an import made.
     Imported(SessionId),
+    /// The token that was issued, with its secret.
+    Issued(Box<TokenCreated>),
     /// What the host found when it started.
     Recovered(Vec<Recovered>),
     /// It was not done.

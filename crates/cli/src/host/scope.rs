@@ -10,7 +10,7 @@ use session_runner::scope::{Asked, Bounds, InPlace, ScopeError, Toolchains, sett
 
 use super::protocol::SandboxWire;
 use crate::config::{Net, SandboxConfig};
-use crate::failure::{Failure, Kind, Outcome};
+use crate::failure::{Failure, Kind};
 
 /// Variables by which programs would look into the caller's home; a session in a sandbox has one of its own.
 const OF_HOME: [&str; 5] = ["HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"];
@@ -36,13 +36,13 @@ pub(super) fn settled(
     project: Option<(Utf8PathBuf, InPlace)>,
     base_env: Vec<(String, String)>,
     env: &[(String, String)],
-) -> Outcome<Settled> {
+) -> Result<Settled, ScopeError> {
     let bounds = Bounds { data_dir, allowed: &config.roots };
     if wire.file_size_bytes.is_some_and(|limit| limit > 0) && wire.level == Some(SandboxLevel::Off) {
-        return Err(refused(&ScopeError::Unenforced { field: "file_size" }));
+        return Err(ScopeError::Unenforced { field: "file_size" });
     }
     let asked = asked(config, wire, project);
-    let mut sandbox = settle(&asked, &bounds).map_err(|error| refused(&error))?;
+    let mut sandbox = settle(&asked, &bounds)?;
     if sandbox.level == SandboxLevel::Off {
         return Ok(Settled { sandbox, base_env });
     }
@@ -107,8 +107,10 @@ fn asked(config: &SandboxConfig, wire: &SandboxWire, project: Option<(Utf8PathBu
     }
 }
 
-fn refused(error: &ScopeError) -> Failure {
-    let failure = Failure::of(Kind::Usage, error);
+/// A sandbox that cannot be had, for a person.
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+pub(super) fn refused(error: ScopeError) -> Failure {
+    let failure = Failure::of(Kind::Usage, &error);
     match error {
         ScopeError::HoldsData { field: "project", .. } => failure.hint(
             "work in a directory of its own, or set ROOMETTE_HOME to one apart from the project; \

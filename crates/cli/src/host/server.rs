@@ -13,6 +13,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tokio_util::sync::CancellationToken;
 
 use super::follow::{self, Sources};
+use super::http::{Api, Wish};
 use super::lines::Lines;
 use super::link::{Connection, PATIENCE, take_turn};
 use super::lock::HostLock;
@@ -43,8 +44,13 @@ pub enum Stay {
     WhileNeeded,
 }
 
-/// Is the host: calls `up` when it listens, returns when it has left.
-pub async fn serve(context: &Context, stay: Stay, up: impl FnOnce() -> Outcome<()>) -> Outcome<()> {
+/// Is the host, with the HTTP API where that is wished for: calls `up` when it listens, returns when it has left.
+pub async fn serve(
+    context: &Context,
+    stay: Stay,
+    wish: Option<&Wish>,
+    up: impl FnOnce() -> Outcome<()>,
+) -> Outcome<()> {
     context.paths.make_data()?;
     session_runner::process::keep_descriptors_private();
     if let Err(error) = session_runner::process::open_as_many_files_as_may_be() {
@@ -79,12 +85,18 @@ pub async fn serve(context: &Context, stay: Stay, up: impl FnOnce() -> Outcome<(
     let path = context.paths.socket();
     let listener = socket::listen(&path)
         .map_err(|error| Failure::caused(Kind::Error, format!("the host cannot listen at {path}"), &error))?;
+    let api = match wish {
+        Some(wish) => Api::open(&operations, wish).await?,
+        None => None,
+    };
     up()?;
+    api.iter().for_each(Api::announce);
     drop(turn);
     let stop = CancellationToken::new();
     let (coordinator, profile) = (operations.coordinator().clone(), operations.profile().clone());
     let door = Arc::clone(operations.resumer()) as Arc<dyn Door>;
-    let runner = Runner::new(Arc::new(coordinator), operations.layout(), profile, options(context), door);
+    let options = options(context, api.as_ref().and_then(Api::url));
+    let runner = Runner::new(Arc::new(coordinator), operations.layout(), profile, options, door);
     let progress = runner.progress();
     operations.attach(runner.direct_orders());
     let mut running = JoinSet::new();
@@ -94,6 +106,10 @@ pub async fn serve(context: &Context, stay: Stay, up: impl FnOnce() -> Outcome<(
     let mut sweepers = JoinSet::new();
     sweepers.spawn(async move { sweeper.run_sweeper(sweeping).await });
     let mut host = Host { context, operations: Arc::new(operations), greeting, progress, stop, stay };
+    let mut serving = JoinSet::new();
+    if let Some(api) = api {
+        serving.spawn(api.serve(Arc::clone(&host.operations), host.stop.child_token()));
+    }
     let mut connections = JoinSet::new();
     let ended = host.run(&listener, &mut running, &mut connections).await;
     // From here on nobody finds this host; who is in the queue is not greeted, and starts another one.
@@ -103,6 +119,7 @@ pub async fn serve(context: &Context, stay: Stay, up: impl FnOnce() -> Outcome<(
     drop(listener);
     host.stop.cancel();
     while connections.join_next().await.is_some() {}
+    while serving.join_next().await.is_some() {}
     while running.join_next().await.is_some() {}
     while sweepers.join_next().await.is_some() {}
     if let Some(operations) = Arc::into_inner(host.operations) {
@@ -248,7 +265,7 @@ async fn converse(operations: &Operations, sources: &Sources, lines: &mut Lines,
     }
 }
 
-fn options(context: &Context) -> RunnerOptions {
+fn options(context: &Context, api: Option<String>) -> RunnerOptions {
     let config = &context.config;
     RunnerOptions {
         // A session that runs something gives way to nobody: more than there are places could not be entered.
@@ -268,5 +285,6 @@ fn options(context: &Context) -> RunnerOptions {
         },
         launcher: crate::context::launcher(),
         renew_every: Duration::from_secs(15),
+        api,
     }
 }

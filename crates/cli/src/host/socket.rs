@@ -3,7 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _, PermissionsExt as _};
 
 use camino::{Utf8Path, Utf8PathBuf};
 use rustix::fs::OFlags;
@@ -35,6 +35,32 @@ pub fn listen(path: &Utf8Path) -> io::Result<UnixListener> {
     }
     let (short, _directory) = address(path)?;
     UnixListener::bind(short)
+}
+
+/// Listens at a path that somebody chose, for the owner alone. A socket at which nobody listens any more gives way, and
+/// nothing else does.
+pub async fn listen_privately(path: &Utf8Path) -> io::Result<UnixListener> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if !found.file_type().is_socket() => {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "what is there is no socket"));
+        }
+        Ok(_) if connect(path).await?.is_some() => {
+            return Err(io::Error::new(io::ErrorKind::AddrInUse, "somebody else listens there"));
+        }
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    // Closed to others before it has its name.
+    let fresh = Utf8PathBuf::from(format!("{path}.{}", std::process::id()));
+    let listener = listen(&fresh)?;
+    let named = fs::set_permissions(&fresh, fs::Permissions::from_mode(0o600))
+        .and_then(|()| fs::rename(&fresh, path));
+    if let Err(error) = named {
+        fs::remove_file(&fresh)?;
+        return Err(error);
+    }
+    Ok(listener)
 }
 
 /// Connects to whoever listens there, if it belongs to the same user; `None` when nobody does.
@@ -70,6 +96,22 @@ pub fn check_peer(stream: &UnixStream) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_chosen_path_is_taken_from_a_dead_socket_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = Utf8Path::from_path(dir.path()).unwrap().join("api.sock");
+        let listener = listen_privately(&path).await.unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(listen_privately(&path).await.unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        drop(listener);
+        drop(listen_privately(&path).await.unwrap());
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "precious").unwrap();
+        assert_eq!(listen_privately(&path).await.unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs::read(&path).unwrap(), b"precious");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
 
     #[tokio::test]
     async fn a_dead_socket_is_nobody_and_a_long_path_works() {

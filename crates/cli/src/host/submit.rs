@@ -173,8 +173,8 @@ impl Operations {
     pub(super) fn default_sandbox(&self) -> Outcome<SandboxSpec> {
         let nothing = (&SandboxWire::default(), Vec::new());
         let settled =
-            scope::settled(&self.config().sandbox, nothing.0, self.data_dir(), None, nothing.1, &[])?;
-        Ok(settled.sandbox)
+            scope::settled(&self.config().sandbox, nothing.0, self.data_dir(), None, nothing.1, &[]);
+        Ok(settled.map_err(scope::refused)?.sandbox)
     }
 
     fn new_session(&self, wire: &NewSessionWire, given: &mut Variables) -> Outcome<Draft> {
@@ -194,7 +194,8 @@ impl Operations {
             touched,
             base,
             &given.named,
-        )?;
+        )
+        .map_err(scope::refused)?;
         given.base = settled.base_env;
         let limits = &self.config().limits;
         Ok(Draft {

@@ -100,6 +100,11 @@ pub trait Dispatcher: Send + Sync + fmt::Debug + 'static {
 
     /// Books as used what the session has set aside: whoever set it aside is gone.
     async fn forfeit(&self, session: SessionId) -> StoreResult<()>;
+
+    /// The token of the claim under which this run is executed, for its own processes; `None` from one that gives none.
+    async fn run_token(&self, _session: &ManagedSession, _run: &Run) -> StoreResult<Option<String>> {
+        Ok(None)
+    }
 }
 
 /// What became of a claim with a sign of life.
@@ -247,6 +252,10 @@ impl Dispatcher for Coordinator {
 
     async fn forfeit(&self, session: SessionId) -> StoreResult<()> {
         self.store().forfeit(session, self.env().now()).await.map(drop)
+    }
+
+    async fn run_token(&self, session: &ManagedSession, run: &Run) -> StoreResult<Option<String>> {
+        self.run_token(session, run).await.map(Some)
     }
 }
 

@@ -3,6 +3,7 @@
 mod approvals;
 mod dispatcher;
 mod submit;
+mod tokens;
 
 use std::fmt;
 use std::sync::Arc;

@@ -6,6 +6,7 @@ use camino::Utf8PathBuf;
 use sandbox::Policy;
 use serde_json::{Value, json};
 use session_core::WorkspaceKind;
+use session_core::error::StoreError;
 use session_core::event::Payload;
 use session_core::run::{EndKind, Ending, ReasonCode};
 use session_core::sandbox::{NetworkSpec, SandboxLevel, SandboxSpec};
@@ -17,6 +18,7 @@ use crate::confinement::Launcher;
 use crate::egress::{Denied, Egress};
 use crate::process::{Applied, CgroupPreference, Confinement, KeeperSpec, Setting, TreeLimits, protocol};
 use crate::scope::{Grounds, network, policy, wanted, watched};
+use crate::workspace::environment::ApiAccess;
 use crate::workspace::{HostEnvironment, Noted, RunPlace, SessionDir, Workspace, child_environment};
 
 impl Execution {
@@ -28,7 +30,8 @@ impl Execution {
         launch: Option<&Launch>,
     ) -> Result<KeeperSpec, Ending> {
         let (directory, spec) = (self.directory(), self.session.sandbox.clone());
-        let env = self.environment(launch)?;
+        let api = self.api().await;
+        let env = self.environment(launch, api.as_ref())?;
         let made = Made {
             launcher: Arc::clone(&self.options.launcher),
             spec: spec.clone(),
@@ -109,7 +112,21 @@ impl Execution {
         })
     }
 
-    fn environment(&self, launch: Option<&Launch>) -> Result<Vec<(String, String)>, Ending> {
+    /// What the run's processes need to speak with the service, where they reach it: a network of their own leads nowhere
+    /// near it, and through the proxy nobody gets to this machine.
+    async fn api(&self) -> Option<ApiAccess> {
+        let url = self.options.api.clone().filter(|_| self.session.sandbox.network == NetworkSpec::Open)?;
+        let token = self.dispatcher.run_token(&self.session, &self.run).await;
+        let told =
+            |error: &StoreError| tracing::warn!(run = %self.run.id, %error, "a run has no token of its own");
+        token.inspect_err(told).ok().flatten().map(|token| ApiAccess { url, token })
+    }
+
+    fn environment(
+        &self,
+        launch: Option<&Launch>,
+        api: Option<&ApiAccess>,
+    ) -> Result<Vec<(String, String)>, Ending> {
         let directory = self.directory();
         let (home, tmp, history) = (directory.home(), directory.tmp(), directory.history());
         let place = RunPlace {
@@ -119,6 +136,7 @@ impl Execution {
             home: &home,
             tmp: &tmp,
             history: history.exists().then_some(&history),
+            api,
         };
         let set = &self.run.spec.env;
         let is_set = |name: &String| set.iter().any(|(given, _)| given == name);

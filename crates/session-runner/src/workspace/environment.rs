@@ -3,9 +3,10 @@
 //! Nothing else of the host's environment reaches them: neither provider keys, nor agents' sockets, nor tokens.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use camino::Utf8Path;
-use session_core::{RunId, SessionId};
+use session_core::{Id as _, RunId, SessionId};
 use thiserror::Error;
 
 /// The session that a process belongs to.
@@ -16,6 +17,12 @@ pub const RUN_ID_VARIABLE: &str = "ROOMETTE_RUN_ID";
 pub const OUTPUT_DIR_VARIABLE: &str = "ROOMETTE_OUTPUT_DIR";
 /// Where the conversation so far lies, if there is one (`history.json`).
 pub const HISTORY_VARIABLE: &str = "ROOMETTE_HISTORY";
+/// Where the service is that the run belongs to, where its processes reach it.
+pub const URL_VARIABLE: &str = "ROOMETTE_URL";
+/// The token of the run's claim, to show there.
+pub const TOKEN_VARIABLE: &str = "ROOMETTE_TOKEN";
+/// By which traces of different programs are put together, as W3C Trace Context has it. The user's own goes before ours.
+pub const TRACE_VARIABLE: &str = "TRACEPARENT";
 /// Variables that begin so are ours: nobody else sets them.
 pub const RESERVED_PREFIX: &str = "ROOMETTE_";
 
@@ -108,6 +115,30 @@ pub struct RunPlace<'a> {
     pub tmp: &'a Utf8Path,
     /// The conversation so far, if there is one.
     pub history: Option<&'a Utf8Path>,
+    /// The service, where the run's processes reach it.
+    pub api: Option<&'a ApiAccess>,
+}
+
+/// What a run's processes need to speak with the service that the run belongs to.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ApiAccess {
+    /// Where it is.
+    pub url: String,
+    /// The token of the run's claim.
+    pub token: String,
+}
+
+/// Says nothing of the token: it may come into a log.
+impl fmt::Debug for ApiAccess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ApiAccess").field("url", &self.url).finish_non_exhaustive()
+    }
+}
+
+/// The run as the root of a trace: its id is the trace's, and the half of it that is random is that of the first span.
+fn trace_parent(run: RunId) -> String {
+    let id = run.uuid().as_u128();
+    format!("00-{id:032x}-{:016x}-01", id & u128::from(u64::MAX))
 }
 
 /// The complete environment of a run's program, sorted by name. What the user names goes before what the host
@@ -119,6 +150,7 @@ pub fn child_environment(
 ) -> Result<Vec<(String, String)>, EnvironmentError> {
     let mut all: BTreeMap<String, String> = host.pairs.iter().cloned().collect();
     all.insert("TMPDIR".into(), place.tmp.as_str().into());
+    all.insert(TRACE_VARIABLE.into(), trace_parent(place.run));
     all.entry("HOME".into()).or_insert_with(|| place.home.as_str().into());
     for (name, value) in user {
         check_variable(name, value)?;
@@ -130,6 +162,8 @@ pub fn child_environment(
         (OUTPUT_DIR_VARIABLE, place.output.as_str().into()),
     ];
     all.extend(own.map(|(name, value)| (name.into(), value)));
+    let api = place.api.map(|api| [(URL_VARIABLE, &api.url), (TOKEN_VARIABLE, &api.token)]);
+    all.extend(api.into_iter().flatten().map(|(name, value)| (name.into(), value.clone())));
     all.extend(place.history.map(|history| (HISTORY_VARIABLE.into(), history.as_str().into())));
     Ok(all.into_iter().collect())
 }
@@ -167,6 +201,7 @@ mod tests {
             output: "/data/output/x".into(),
             home: "/data/sessions/x/home".into(),
             tmp: "/data/sessions/x/tmp".into(),
+            api: Some(&ApiAccess { url: "http://127.0.0.1:7777".into(), token: "rmr_a".into() }),
         };
         child_environment(&HostEnvironment::new(pairs(host)), &place, &pairs(user))
     }
@@ -191,7 +226,10 @@ mod tests {
             ("ROOMETTE_OUTPUT_DIR", "/data/output/x"),
             ("ROOMETTE_RUN_ID", "run_0123456789abcdef0123456789abcdef"),
             ("ROOMETTE_SESSION_ID", "ses_0123456789abcdef0123456789abcdef"),
+            ("ROOMETTE_TOKEN", "rmr_a"),
+            ("ROOMETTE_URL", "http://127.0.0.1:7777"),
             ("TMPDIR", "/data/sessions/x/tmp"),
+            ("TRACEPARENT", "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"),
         ]);
         assert_eq!(environment(&host, &[]).unwrap(), expect);
     }

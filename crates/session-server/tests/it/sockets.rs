@@ -166,8 +166,12 @@ async fn a_unix_socket_serves_as_well() {
     let path = directory.join("api.sock");
     let listener = tokio::net::UnixListener::bind(&path).unwrap();
     let world = World::with(Limits::default(), hosts(None));
-    let serving =
-        serve(Listening::Unix(listener), world.router.clone(), Bounds::default(), world.drain.clone());
+    let serving = serve(
+        Listening::Unix { listener, owner: None },
+        world.router.clone(),
+        Bounds::default(),
+        world.drain.clone(),
+    );
     let task = tokio::spawn(serving);
     let mut stream = tokio::net::UnixStream::connect(&path).await.unwrap();
     stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await.unwrap();
