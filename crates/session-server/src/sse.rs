@@ -12,6 +12,7 @@ use futures_util::stream;
 use session_api::events::EventView;
 use session_api::sse::{Frame, HEARTBEAT, RECONNECT};
 use session_api::{Code, paths};
+use session_core::error::StoreResult;
 use session_core::wake::{Listener, Topic};
 use session_core::{Event, Seq, SessionId};
 use tokio::sync::OwnedSemaphorePermit;
@@ -21,12 +22,12 @@ use crate::auth::Caller;
 use crate::problem::Refusal;
 use crate::state::State;
 
-/// As many bytes as a page is to have. One event more than that may be in it.
+/// As many bytes as a page has at the most, the last event of it aside.
 const PAGE_BYTES: usize = 1024 * 1024;
 /// The first page, of which nobody knows how large its events are.
 const FIRST_PAGE: u32 = 16;
-/// The most events of a page.
-const PAGE_MAX: u32 = 256;
+/// The most events that are read for a page.
+const PAGE_MAX: u32 = 64;
 /// When a reader is to come back after the server ended.
 const RETRY_MS: u64 = 1_000;
 
@@ -87,9 +88,9 @@ impl Reader {
                 self.over = true;
                 return Some(come_back());
             }
-            match state.coordinator().store().read(self.session, self.after, self.page).await {
-                Ok(events) if !events.is_empty() => return Some(self.taken(&state, &events)),
-                Ok(_) => {}
+            match self.page(&state).await {
+                Ok(Some(page)) => return Some(page),
+                Ok(None) => {}
                 // The reader comes back, and reads on where it was.
                 Err(error) => {
                     tracing::warn!(session = %self.session, %error, "a stream ended: its log could not be read");
@@ -110,9 +111,22 @@ impl Reader {
         None
     }
 
+    /// What is behind the last page, as much of it as one may have; `None` where there is nothing yet.
+    async fn page(&mut self, state: &State) -> StoreResult<Option<Bytes>> {
+        // Never closed: there is always a permit sooner or later. It is held until what was read is cut to size.
+        let _permit = state.pages().acquire().await;
+        let events = state.coordinator().store().read(self.session, self.after, self.page).await?;
+        Ok(if events.is_empty() { None } else { Some(self.taken(state, &events)) })
+    }
+
     fn taken(&mut self, state: &State, events: &[Event]) -> Bytes {
-        let mut text = String::new();
+        let (mut text, mut count) = (String::new(), 0);
         for event in events {
+            // The rest is read again when this was taken.
+            if text.len() >= PAGE_BYTES {
+                break;
+            }
+            count += 1;
             let data = serde_json::to_string(&EventView::from(event)).unwrap_or_default();
             // JSON that was kept as it came may have line breaks between its parts.
             let data = data.replace('\r', " ");
@@ -120,8 +134,8 @@ impl Reader {
             text.push_str(&frame.text());
             self.after = event.seq;
         }
-        self.page = next_page(text.len(), events.len());
-        state.metrics().sent(events.len() as u64);
+        self.page = next_page(text.len(), count);
+        state.metrics().sent(count as u64);
         Bytes::from(text)
     }
 }
@@ -129,7 +143,7 @@ impl Reader {
 /// How many events the next page has, by what those of the last one took.
 fn next_page(bytes: usize, events: usize) -> u32 {
     let each = (bytes / events.max(1)).max(1);
-    u32::try_from(PAGE_BYTES / each).unwrap_or(PAGE_MAX).clamp(1, PAGE_MAX)
+    u32::try_from(PAGE_BYTES.div_ceil(each)).unwrap_or(PAGE_MAX).clamp(1, PAGE_MAX)
 }
 
 fn come_back() -> Bytes {

@@ -178,7 +178,11 @@ struct Inner {
     metrics: Metrics,
     requests: Arc<Semaphore>,
     readers: Arc<Semaphore>,
+    pages: Semaphore,
 }
+
+/// So many pages of logs are read at once: before it is read nobody knows how large the events of one are.
+const PAGES_AT_ONCE: usize = 4;
 
 impl std::fmt::Debug for State {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -207,6 +211,7 @@ impl State {
                 metrics: Metrics::default(),
                 requests: Arc::new(Semaphore::new(requests)),
                 readers: Arc::new(Semaphore::new(readers)),
+                pages: Semaphore::new(PAGES_AT_ONCE),
             }),
         }
     }
@@ -237,6 +242,10 @@ impl State {
 
     pub(crate) fn requests(&self) -> &Semaphore {
         &self.inner.requests
+    }
+
+    pub(crate) fn pages(&self) -> &Semaphore {
+        &self.inner.pages
     }
 
     pub(crate) fn readers(&self) -> &Arc<Semaphore> {

@@ -159,6 +159,7 @@ async fn page(state: &State, session: SessionId, after: Seq, limit: u32) -> Resu
     let mut left = limit;
     while left > 0 && bytes < BYTES && more {
         let part = left.min(PART);
+        let _permit = state.pages().acquire().await;
         let events: Vec<Event> = store.read(session, last, part).await?;
         more = events.len() == part as usize;
         for event in &events {
