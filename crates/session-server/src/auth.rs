@@ -26,13 +26,12 @@ pub(crate) enum Caller {
     Run(Executing),
 }
 
-/// What executes a run, by the token of its claim.
+/// What executes a run, by the token of its claim. As long as the claim is the run's current one and the run is not over,
+/// and no longer, it may see and start something: that is looked up when it does, which may be long after the head of its
+/// request came. A report of another claim is answered by the store, which says what became of the run.
 #[derive(Debug, Clone)]
 pub(crate) struct Executing {
     pub(crate) token: RunToken,
-    /// Whether the claim is the run's current one and the run is not over: as long as that, and no longer, it may see and
-    /// start something. A report of another claim is answered by the store, which says what became of the run.
-    holds: bool,
 }
 
 /// Somebody with an opaque token, or whom the socket itself lets in.
@@ -92,8 +91,7 @@ async fn run_token(text: &str, state: &State) -> Result<Caller, Refusal> {
     // Proposes one where the store has none: from then on it is the same for all.
     let key = state.coordinator().store().signing_key(SigningKey::new(env.secret())).await?;
     let token = RunToken::open(text, &key, env.now()).map_err(|error| refused(&error.to_string()))?;
-    let holds = holds(state, &token).await?;
-    Ok(Caller::Run(Executing { token, holds }))
+    Ok(Caller::Run(Executing { token }))
 }
 
 async fn holds(state: &State, token: &RunToken) -> Result<bool, Refusal> {
@@ -119,13 +117,20 @@ impl Caller {
         }
     }
 
-    /// Whether this one may see the session; one that it may not see is unknown.
-    pub(crate) fn may_read(&self, session: &ManagedSession) -> Result<bool, Refusal> {
+    /// Refuses who may look at nothing at all. To be asked before it is known what there is: the answer says nothing of it.
+    pub(crate) async fn reads(&self, state: &State) -> Result<(), Refusal> {
         match self {
-            Self::Principal(_) => Ok(self.person(Verb::Read)?.owns(&session.principal)),
-            Self::Run(executing) => {
-                let act = RunAct::Read { session: session.id, parent: session.parent };
-                Ok(executing.held()?.admits(act))
+            Self::Principal(_) => self.person(Verb::Read).map(drop),
+            Self::Run(executing) => executing.held(state).await.map(drop),
+        }
+    }
+
+    /// Whether the session is one of this one's; one that is not is unknown to it.
+    pub(crate) fn sees(&self, session: &ManagedSession) -> bool {
+        match self {
+            Self::Principal(person) => person.owns(&session.principal),
+            Self::Run(Executing { token }) => {
+                token.admits(RunAct::Read { session: session.id, parent: session.parent })
             }
         }
     }
@@ -139,7 +144,7 @@ impl Caller {
                 let found = state.coordinator().store().token(*digest).await;
                 found.is_ok_and(|found| found.is_some_and(|token| token.is_valid(now)))
             }
-            Self::Run(Executing { token, .. }) => {
+            Self::Run(Executing { token }) => {
                 now < token.expires_at && holds(state, token).await.unwrap_or_default()
             }
         }
@@ -154,7 +159,7 @@ impl Caller {
     ) -> Result<(Fence, Run), Refusal> {
         let found = state.coordinator().store().run(id).await?;
         match self {
-            Self::Run(Executing { token, .. }) => {
+            Self::Run(Executing { token }) => {
                 let run =
                     found.filter(|run| run.id == token.run).ok_or_else(|| Refusal::unknown("run", id))?;
                 if epoch.is_some_and(|epoch| Epoch(epoch) != token.epoch) {
@@ -180,11 +185,15 @@ impl Caller {
     }
 
     /// The session that a new one is a child of, as far as this one may say so.
-    pub(crate) fn parent(&self, wanted: Option<SessionId>) -> Result<Option<SessionId>, Refusal> {
+    pub(crate) async fn parent(
+        &self,
+        state: &State,
+        wanted: Option<SessionId>,
+    ) -> Result<Option<SessionId>, Refusal> {
         match self {
             Self::Principal(_) => self.person(Verb::Run).map(|_| wanted),
             Self::Run(executing) => {
-                let token = executing.held()?;
+                let token = executing.held(state).await?;
                 if !token.admits(RunAct::StartChild(token.session)) {
                     return Err(forbidden("the run's token lacks the verb `run`"));
                 }
@@ -203,8 +212,8 @@ impl Caller {
 
 impl Executing {
     /// The token, as long as its claim holds.
-    fn held(&self) -> Result<&RunToken, Refusal> {
-        if self.holds {
+    async fn held(&self, state: &State) -> Result<&RunToken, Refusal> {
+        if holds(state, &self.token).await? {
             return Ok(&self.token);
         }
         Err(refused("the run is over, or another claim of it has taken the place of the token's"))

@@ -3,7 +3,6 @@
 use axum::Json;
 use axum::extract::State as Extract;
 use axum::http::StatusCode;
-use session_api::Code;
 use session_api::approvals::{
     AnswerRequest, ApprovalPage, ApprovalQuery, ApprovalView, AskRequest, WithdrawRequest,
 };
@@ -77,16 +76,13 @@ pub(super) async fn get(
     caller: Caller,
     PathId(id): PathId<ApprovalId>,
 ) -> Result<Json<ApprovalView>, Refusal> {
-    let found = state.coordinator().store().approval(id).await?;
-    if let (Caller::Run(_), Some(approval)) = (&caller, &found) {
-        // Whoever asked looks for the answer.
-        return match seen(&state, &caller, approval.session).await {
-            Ok(_) => Ok(Json(ApprovalView::from(approval))),
-            Err(refusal) if refusal.0.code == Code::NotFound => Err(Refusal::unknown("approval", id)),
-            Err(refusal) => Err(refusal),
-        };
-    }
-    Ok(Json(ApprovalView::from(&asked(&state, &caller, Verb::Read, id).await?)))
+    // Also the run that asked: it looks for the answer.
+    caller.reads(&state).await?;
+    let unknown = || Refusal::unknown("approval", id);
+    let store = state.coordinator().store();
+    let approval = store.approval(id).await?.ok_or_else(unknown)?;
+    let session = store.session(approval.session).await?.filter(|session| caller.sees(session));
+    session.ok_or_else(unknown).map(|_| Json(ApprovalView::from(&approval)))
 }
 
 /// Answer a question. The same answer again is a no-op; another one is refused.
@@ -101,7 +97,7 @@ pub(super) async fn answer(
     PathId(id): PathId<ApprovalId>,
     JsonBody(request): JsonBody<AnswerRequest>,
 ) -> Result<Json<ApprovalView>, Refusal> {
-    let approval = asked(&state, &caller, Verb::Approve, id).await?;
+    let approval = asked(&state, &caller, id).await?;
     let AnswerRequest { verdict, lasting, message } = request;
     let reply = Reply { verdict: verdict.into(), lasting, by: caller.principal().clone(), message };
     let answered = state.coordinator().answer(approval.id, reply).await?;
@@ -109,8 +105,8 @@ pub(super) async fn answer(
 }
 
 /// The question, if there is one in a session of this caller's.
-async fn asked(state: &State, caller: &Caller, verb: Verb, id: ApprovalId) -> Result<Approval, Refusal> {
-    let person = caller.person(verb)?;
+async fn asked(state: &State, caller: &Caller, id: ApprovalId) -> Result<Approval, Refusal> {
+    let person = caller.person(Verb::Approve)?;
     let found = state.coordinator().store().approval(id).await?;
     found.filter(|approval| person.owns(&approval.principal)).ok_or_else(|| Refusal::unknown("approval", id))
 }

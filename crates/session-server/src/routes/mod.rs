@@ -76,15 +76,7 @@ async fn no_such_path(request: Request) -> Refusal {
 
 /// The session, if there is one that this caller may see.
 async fn seen(state: &State, caller: &Caller, id: SessionId) -> Result<ManagedSession, Refusal> {
+    caller.reads(state).await?;
     let found = state.coordinator().store().session(id).await?;
-    match found {
-        Some(session) if caller.may_read(&session)? => Ok(session),
-        Some(_) | None => {
-            // The verb is asked for also where there is nothing to see.
-            if let Caller::Principal(_) = caller {
-                caller.person(session_core::token::Verb::Read)?;
-            }
-            Err(Refusal::unknown("session", id))
-        }
-    }
+    found.filter(|session| caller.sees(session)).ok_or_else(|| Refusal::unknown("session", id))
 }

@@ -14,7 +14,6 @@ use session_core::turn::{Asking, Permissions, Turn};
 use session_core::{ManagedSession, Run, SessionId, WorkspaceKind};
 use session_manager::{Draft, Submission, Task, TaskSession};
 
-use super::seen;
 use crate::auth::Caller;
 use crate::extract::{field, optional};
 use crate::problem::Refusal;
@@ -40,7 +39,7 @@ async fn start(state: &State, caller: &Caller, request: CreateRun) -> Result<Sub
         ));
     }
     let wanted = optional::<SessionId>("parent_session_id", request.parent_session_id.as_deref())?;
-    let parent = caller.parent(wanted)?;
+    let parent = caller.parent(state, wanted).await?;
     if request.callback && parent.is_none() {
         return Err(Refusal::invalid("callback", "is for a parent, and there is none"));
     }
@@ -150,15 +149,8 @@ fn again(
 
 /// The session, if it is this caller's to work in.
 async fn visible(state: &State, caller: &Caller, id: SessionId) -> Result<ManagedSession, Refusal> {
-    match caller {
-        Caller::Run(_) => seen(state, caller, id).await,
-        Caller::Principal(person) => {
-            let found = state.coordinator().store().session(id).await?;
-            found
-                .filter(|session| person.owns(&session.principal))
-                .ok_or_else(|| Refusal::unknown("session", id))
-        }
-    }
+    let found = state.coordinator().store().session(id).await?;
+    found.filter(|session| caller.sees(session)).ok_or_else(|| Refusal::unknown("session", id))
 }
 
 /// What a session is was said when it was made.

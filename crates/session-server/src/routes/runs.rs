@@ -112,9 +112,7 @@ pub(super) async fn stop(
 
 /// The run, if there is one that this caller may see.
 async fn run(state: &State, caller: &Caller, id: RunId) -> Result<Run, Refusal> {
-    if let Caller::Principal(_) = caller {
-        caller.person(Verb::Read)?;
-    }
+    caller.reads(state).await?;
     owned(state, caller, id).await
 }
 
@@ -124,9 +122,5 @@ async fn owned(state: &State, caller: &Caller, id: RunId) -> Result<Run, Refusal
     let unknown = || Refusal::unknown("run", id);
     let run = store.run(id).await?.ok_or_else(unknown)?;
     let session = store.session(run.session).await?.ok_or_else(unknown)?;
-    let may = match caller {
-        Caller::Principal(person) => person.owns(&session.principal),
-        Caller::Run(_) => caller.may_read(&session)?,
-    };
-    if may { Ok(run) } else { Err(unknown()) }
+    if caller.sees(&session) { Ok(run) } else { Err(unknown()) }
 }

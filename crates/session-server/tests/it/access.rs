@@ -1,6 +1,7 @@
 //! Who is let in, and what that one sees.
 
 use axum::body::Body;
+use futures_util::stream;
 use serde_json::json;
 
 use crate::world::{World, request};
@@ -119,4 +120,50 @@ async fn probes_and_the_description_ask_nobody() {
     let refused = world.get(&alice, "/v1/sessions").await;
     refused.refused(503, "draining");
     assert_eq!(refused.headers["retry-after"], "1");
+}
+
+#[tokio::test]
+async fn a_run_is_told_the_same_of_what_is_somebody_elses_and_of_what_is_not_there() {
+    let world = World::new();
+    let (alice, bob) = (world.token("alice", "all").await, world.token("bob", "all").await);
+    let (theirs, their_run) = world.start(&bob).await;
+    let held = world.run_token(&world.claim().await, "").await;
+    let question = json!({"tool": "shell", "title": "ls?"});
+    let asked = world.post(&held, &format!("/v1/runs/{their_run}/approvals"), &question).await.is(201);
+    world.start(&alice).await;
+    let claimed = world.claim().await;
+    let token = world.run_token(&claimed, "run").await;
+    let pairs = [
+        (format!("/v1/sessions/{theirs}"), format!("/v1/sessions/ses_{}", "1".repeat(32))),
+        (format!("/v1/runs/{their_run}"), format!("/v1/runs/run_{}", "1".repeat(32))),
+        (format!("/v1/approvals/{}", asked.text("/id")), format!("/v1/approvals/apr_{}", "1".repeat(32))),
+    ];
+    for (foreign, unknown) in &pairs {
+        world.get(&token, foreign).await.refused(404, "not_found");
+        world.get(&token, unknown).await.refused(404, "not_found");
+    }
+    world.complete(&claimed).await;
+    for path in pairs.iter().flat_map(|(foreign, unknown)| [foreign, unknown]) {
+        world.get(&token, path).await.refused(401, "unauthenticated");
+    }
+}
+
+#[tokio::test]
+async fn a_run_that_lost_its_claim_while_its_request_was_on_the_way_starts_no_child() {
+    let world = World::new();
+    let alice = world.token("alice", "all").await;
+    let (session, _) = world.start(&alice).await;
+    let claimed = world.claim().await;
+    let token = world.run_token(&claimed, "run").await;
+    let coordinator = world.coordinator.clone();
+    // Its owner was known by the head; the body comes when the claim counts no more.
+    let body = stream::once(async move {
+        coordinator.give_back(claimed.run.fence()).await.unwrap();
+        Ok::<_, std::io::Error>(json!({"type": "start", "argv": ["true"]}).to_string())
+    });
+    let request = request("POST", &token, "/v1/runs").header("content-type", "application/json");
+    let late = world.send(request.body(Body::from_stream(body)).unwrap()).await;
+    late.refused(401, "unauthenticated");
+    let children = world.get(&alice, &format!("/v1/sessions/{session}/children")).await.is(200);
+    assert_eq!(children.body["items"], json!([]));
 }

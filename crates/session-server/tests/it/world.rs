@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 use session_core::affinity::RunnerProfile;
 use session_core::budget::Budget;
 use session_core::names::ExecutorType;
-use session_core::ports::ClaimedRun;
+use session_core::ports::{ClaimedRun, RunProgress};
+use session_core::run::Ending;
 use session_core::testing::{self, ManualClock, MemoryStore};
 use session_core::token::{NewToken, RunToken, Secret, SigningKey, Subject, Verbs};
 use session_core::{Env, RunnerId, SandboxSpec, Store};
@@ -161,6 +162,15 @@ impl World {
             project_dirs: None,
         };
         self.coordinator.claim(&profile).await.unwrap().unwrap()
+    }
+
+    /// What was claimed is begun, and completes.
+    pub(crate) async fn complete(&self, claimed: &ClaimedRun) {
+        let fence = claimed.run.fence();
+        for step in [RunProgress::Starting, RunProgress::RUNNING] {
+            self.coordinator.advance(fence, step).await.unwrap();
+        }
+        self.coordinator.finish(fence, Ending::completed(None), None).await.unwrap();
     }
 }
 
