@@ -21,7 +21,7 @@ pub struct CreateRun {
     /// The session that is to be resumed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
-    /// The caller's own name for the session: it is found by this, or made. For `start` only.
+    /// The caller's own name for the session: it is found by this, or made. For `start` only, and not with a run's token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     /// What an agent is asked for.

@@ -3,6 +3,7 @@
 use camino::Utf8PathBuf;
 use jiff::SignedDuration;
 use session_api::runs::{Ask, CreateRun, RunType};
+use session_api::{Code, Problem};
 use session_core::affinity::Place;
 use session_core::budget::Budget;
 use session_core::event::Payload;
@@ -49,6 +50,11 @@ async fn start(state: &State, caller: &Caller, request: CreateRun) -> Result<Sub
         principal = visible(state, caller, parent).await?.principal;
     }
     let key = optional::<ExternalKey>("key", request.key.as_deref())?;
+    if let (Caller::Run(_), Some(_)) = (caller, &key) {
+        // It would lead into a session of the owner's that is no child of the run's.
+        let detail = "is an owner's name for a session: a run's token makes new ones alone";
+        return Err(Refusal(Problem::new(Code::Forbidden, detail).at("key")));
+    }
     let project = request.project_dir.clone().map(Utf8PathBuf::from);
     let kind = match request.workspace.as_deref() {
         Some(kind) => field("workspace", kind)?,

@@ -149,6 +149,21 @@ async fn a_run_is_told_the_same_of_what_is_somebody_elses_and_of_what_is_not_the
 }
 
 #[tokio::test]
+async fn a_run_begins_nothing_in_a_session_that_its_owner_has_a_key_for() {
+    let world = World::new();
+    let alice = world.token("alice", "all").await;
+    let keyed = json!({"type": "start", "argv": ["true"], "key": "ticket-1"});
+    let own = world.post(&alice, "/v1/runs", &keyed).await.is(201).text("/session_id");
+    world.complete(&world.claim().await).await;
+    world.start(&alice).await;
+    let token = world.run_token(&world.claim().await, "run").await;
+    let field = world.post(&token, "/v1/runs", &keyed).await.refused(403, "forbidden");
+    assert_eq!(field.as_deref(), Some("key"));
+    let runs = world.get(&alice, &format!("/v1/runs?session_id={own}")).await.is(200);
+    assert_eq!(runs.body["items"].as_array().unwrap().len(), 1, "untouched");
+}
+
+#[tokio::test]
 async fn a_run_that_lost_its_claim_while_its_request_was_on_the_way_starts_no_child() {
     let world = World::new();
     let alice = world.token("alice", "all").await;
