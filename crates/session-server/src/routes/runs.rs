@@ -44,9 +44,23 @@ fn once(caller: &Caller, headers: &HeaderMap, request: &CreateRun) -> Result<Opt
     let Some(value) = given.next() else { return Ok(None) };
     let text = value.to_str().ok().filter(|_| given.next().is_none());
     let text = text.ok_or_else(|| Refusal::invalid("Idempotency-Key", "must be one text of ASCII"))?;
-    let key: IdempotencyKey = field("Idempotency-Key", text)?;
-    let canonical = serde_json::to_vec(request).map_err(|error| internal(&error))?;
+    let mut key: IdempotencyKey = field("Idempotency-Key", text)?;
+    let mut canonical = serde_json::to_vec(request).map_err(|error| internal(&error))?;
+    if let Caller::Run(executing) = caller {
+        // Runs of one owner know nothing of each other, and may call their steps alike.
+        let session = executing.token.session;
+        canonical.extend_from_slice(session.to_string().as_bytes());
+        key = of_session(session, &key)?;
+    }
     Ok(Some(Idempotency { principal: caller.principal().clone(), key, digest: Digest::of(canonical) }))
+}
+
+/// A key that only the runs of this session use.
+fn of_session(session: SessionId, key: &IdempotencyKey) -> Result<IdempotencyKey, Refusal> {
+    let text = format!("{session} {key}");
+    let fits = text.len() <= IdempotencyKey::MAX;
+    let text = if fits { text } else { format!("{session} {}", Digest::of(key.as_str())) };
+    field("Idempotency-Key", &text)
 }
 
 /// The runs of one session, or the last run of each.

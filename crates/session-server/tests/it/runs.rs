@@ -146,3 +146,32 @@ async fn what_is_wrong_with_a_run_is_said_of_its_field() {
     let list = world.get(&alice, "/v1/sessions").await.is(200);
     assert_eq!(list.body["items"], json!([]), "nothing was made");
 }
+
+#[tokio::test]
+async fn the_idempotency_keys_of_a_run_are_those_of_its_session() {
+    let world = World::new();
+    let alice = world.token("alice", "run read").await;
+    let body = json!({"type": "start", "argv": ["true"]}).to_string();
+    let send = async |token: &str, key: &str| {
+        let request = request("POST", token, "/v1/runs").header("content-type", "application/json");
+        let request = request.header("idempotency-key", key);
+        world.send(request.body(Body::from(body.clone())).unwrap()).await.is(201).text("/session_id")
+    };
+    for key in ["step-1", &"k".repeat(200)] {
+        let (first, _) = world.start(&alice).await;
+        let one = world.run_token(&world.claim().await, "run").await;
+        let (second, _) = world.start(&alice).await;
+        let two = world.run_token(&world.claim().await, "run").await;
+        let children = [send(&one, key).await, send(&two, key).await];
+        for (parent, child) in [(&first, &children[0]), (&second, &children[1])] {
+            let view = world.get(&alice, &format!("/v1/sessions/{child}")).await.is(200);
+            assert_eq!(view.text("/parent"), *parent);
+        }
+        assert_eq!([send(&one, key).await, send(&two, key).await], children, "the same call again");
+        assert!(!children.contains(&send(&alice, key).await), "nor are they the owner's");
+        // Nothing is left that another claim of this test could get.
+        for _ in 0..3 {
+            world.claim().await;
+        }
+    }
+}
