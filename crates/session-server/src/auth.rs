@@ -11,7 +11,7 @@ use session_core::digest::Digest;
 use session_core::ids::{RunnerId, TokenId};
 use session_core::names::Principal;
 use session_core::run::Epoch;
-use session_core::token::{RunAct, RunToken, Secret, SigningKey, Subject, Verb, Verbs};
+use session_core::token::{RunAct, RunToken, Secret, SigningKey, Subject, TokenRecord, Verb, Verbs};
 use session_core::{Fence, ManagedSession, Run, RunId, SessionId};
 
 use crate::problem::Refusal;
@@ -226,12 +226,18 @@ impl Person {
         self.principal == *principal || self.verbs.has(Verb::Admin)
     }
 
+    /// Whether a token is for nothing that this one's is not for: with the weaker one nobody takes the stronger one away.
+    pub(crate) fn covers(&self, token: &TokenRecord) -> bool {
+        let subject = self.runner.is_none_or(|own| token.subject == Subject::Runner(own));
+        subject && token.verbs.is_within(self.verbs)
+    }
+
     /// Whose things a list shows.
     pub(crate) fn listed(&self, wanted: Option<Principal>) -> Option<Principal> {
         if self.verbs.has(Verb::Admin) { wanted } else { Some(self.principal.clone()) }
     }
 }
 
-fn forbidden(why: &str) -> Refusal {
+pub(crate) fn forbidden(why: &str) -> Refusal {
     Refusal::new(Code::Forbidden, why)
 }

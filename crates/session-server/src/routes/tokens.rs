@@ -8,7 +8,7 @@ use session_api::tokens::{CreateToken, TokenCreated, TokenPage, TokenView};
 use session_core::ids::TokenId;
 use session_core::token::{NewToken, Secret, Subject, TokenRecord, Verb, Verbs};
 
-use crate::auth::{Caller, Person};
+use crate::auth::{Caller, Person, forbidden};
 use crate::extract::{JsonBody, PathId, Query, field, limit, optional};
 use crate::problem::Refusal;
 use crate::state::State;
@@ -68,7 +68,8 @@ pub(super) async fn list(
     Ok(Json(TokenPage { items: found.iter().map(TokenView::from).collect(), next }))
 }
 
-/// Revoke a token, and all that were issued with it. Again is a no-op.
+/// Revoke a token, and all that were issued with it: none that is for more than the one with which it is asked for. Again is
+/// a no-op.
 #[utoipa::path(
     delete, path = "/v1/tokens/{id}", operation_id = "revoke_token", tag = "tokens",
     params(("id" = String, Path, description = "`tok_…`")),
@@ -81,6 +82,9 @@ pub(super) async fn revoke(
 ) -> Result<Json<TokenView>, Refusal> {
     let person = person(&caller)?;
     let found = found(&state, person, id).await?;
+    if !person.covers(&found) {
+        return Err(forbidden(&format!("the token {id} is for more than the one that is shown")));
+    }
     let now = state.coordinator().env().now();
     let revoked = state.coordinator().store().revoke(found.id, now).await?;
     Ok(Json(TokenView::from(&revoked)))

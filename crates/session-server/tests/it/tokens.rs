@@ -1,6 +1,7 @@
 //! Tokens: issued never stronger, shown once, revoked with all that came of them.
 
 use serde_json::{Value, json};
+use session_core::token::Subject;
 
 use crate::world::World;
 
@@ -56,4 +57,22 @@ async fn nobody_makes_itself_stronger() {
     let made =
         world.post(&root, "/v1/tokens", &json!({"name": "b", "verbs": ["run"], "principal": "bob"})).await;
     assert_eq!(made.is(201).text("/token/principal"), "bob");
+}
+
+#[tokio::test]
+async fn a_token_revokes_none_that_is_stronger() {
+    let world = World::new();
+    let alice = world.token("alice", "read run control").await;
+    let strong = world.get(&alice, "/v1/tokens").await.is(200).text("/items/0/id");
+    let weak = world.token("alice", "read").await;
+    let runner = world.token_of("alice", "read run control", Subject::Runner(world.env.runner_id())).await;
+    for token in [&weak, &runner] {
+        world.delete(token, &format!("/v1/tokens/{strong}")).await.refused(403, "forbidden");
+    }
+    world.get(&alice, "/v1/sessions").await.is(200);
+    let own = world.get(&weak, "/v1/tokens").await.is(200);
+    let own = own.body["items"].as_array().unwrap().iter().find(|token| token["verbs"] == json!(["read"]));
+    let own = own.unwrap()["id"].as_str().unwrap().to_owned();
+    world.delete(&weak, &format!("/v1/tokens/{own}")).await.is(200);
+    world.get(&weak, "/v1/sessions").await.refused(401, "unauthenticated");
 }

@@ -93,7 +93,7 @@ impl World {
         self.token_of("fleet", "runner", Subject::Runner(runner)).await
     }
 
-    async fn token_of(&self, principal: &str, verbs: &str, subject: Subject) -> String {
+    pub(crate) async fn token_of(&self, principal: &str, verbs: &str, subject: Subject) -> String {
         let secret = Secret::new(self.env.secret());
         let new = NewToken {
             id: self.env.token_id(),
