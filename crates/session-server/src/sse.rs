@@ -8,7 +8,7 @@ use std::convert::Infallible;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
-use futures_util::stream;
+use futures_util::{FutureExt as _, stream};
 use session_api::events::EventView;
 use session_api::sse::{Frame, HEARTBEAT, RECONNECT};
 use session_api::{Code, paths};
@@ -22,12 +22,12 @@ use crate::auth::Caller;
 use crate::problem::Refusal;
 use crate::state::State;
 
-/// As many bytes as a page has at the most, the last event of it aside.
+/// A page that has so many bytes gets no more events: one event more than that may be in it.
 const PAGE_BYTES: usize = 1024 * 1024;
-/// The first page, of which nobody knows how large its events are.
-const FIRST_PAGE: u32 = 16;
-/// The most events that are read for a page.
-const PAGE_MAX: u32 = 64;
+/// The most events of a page.
+const PAGE_MAX: usize = 256;
+/// So many events are read at once: nobody knows how large they are.
+const PART: u32 = 16;
 /// When a reader is to come back after the server ended.
 const RETRY_MS: u64 = 1_000;
 
@@ -51,7 +51,6 @@ pub(crate) fn follow(
         caller,
         session,
         after,
-        page: FIRST_PAGE,
         beat,
         over: false,
         _permit: permit,
@@ -64,6 +63,8 @@ pub(crate) fn follow(
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(paths::EVENT_STREAM));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    // A proxy that gathers an answer before it passes it on would hold the events back.
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     Ok(response)
 }
 
@@ -73,7 +74,6 @@ struct Reader {
     caller: Caller,
     session: SessionId,
     after: Seq,
-    page: u32,
     beat: Interval,
     over: bool,
     _permit: OwnedSemaphorePermit,
@@ -88,8 +88,14 @@ impl Reader {
                 self.over = true;
                 return Some(come_back());
             }
+            // Also where one page follows the other.
+            let is_due = self.beat.tick().now_or_never().is_some();
+            if is_due && !self.caller.still(&state).await {
+                return None;
+            }
             match self.page(&state).await {
                 Ok(Some(page)) => return Some(page),
+                Ok(None) if is_due => return Some(Bytes::from_static(HEARTBEAT.as_bytes())),
                 Ok(None) => {}
                 // The reader comes back, and reads on where it was.
                 Err(error) => {
@@ -111,39 +117,37 @@ impl Reader {
         None
     }
 
-    /// What is behind the last page, as much of it as one may have; `None` where there is nothing yet.
+    /// What stands behind the last event that was taken; `None` where that is nothing.
     async fn page(&mut self, state: &State) -> StoreResult<Option<Bytes>> {
         // Never closed: there is always a permit sooner or later. It is held until what was read is cut to size.
         let _permit = state.pages().acquire().await;
-        let events = state.coordinator().store().read(self.session, self.after, self.page).await?;
-        Ok(if events.is_empty() { None } else { Some(self.taken(state, &events)) })
-    }
-
-    fn taken(&mut self, state: &State, events: &[Event]) -> Bytes {
         let (mut text, mut count) = (String::new(), 0);
-        for event in events {
-            // The rest is read again when this was taken.
-            if text.len() >= PAGE_BYTES {
+        while text.len() < PAGE_BYTES && count < PAGE_MAX {
+            let events = state.coordinator().store().read(self.session, self.after, PART).await?;
+            let is_last = events.len() < PART as usize;
+            for event in &events {
+                if text.len() >= PAGE_BYTES {
+                    break;
+                }
+                text.push_str(&frame(event));
+                self.after = event.seq;
+                count += 1;
+            }
+            if is_last {
                 break;
             }
-            count += 1;
-            let data = serde_json::to_string(&EventView::from(event)).unwrap_or_default();
-            // JSON that was kept as it came may have line breaks between its parts.
-            let data = data.replace('\r', " ");
-            let frame = Frame { id: Some(event.seq.to_string()), data, ..Frame::default() };
-            text.push_str(&frame.text());
-            self.after = event.seq;
         }
-        self.page = next_page(text.len(), count);
         state.metrics().sent(count as u64);
-        Bytes::from(text)
+        Ok(Some(text).filter(|text| !text.is_empty()).map(Bytes::from))
     }
 }
 
-/// How many events the next page has, by what those of the last one took.
-fn next_page(bytes: usize, events: usize) -> u32 {
-    let each = (bytes / events.max(1)).max(1);
-    u32::try_from(PAGE_BYTES.div_ceil(each)).unwrap_or(PAGE_MAX).clamp(1, PAGE_MAX)
+fn frame(event: &Event) -> String {
+    let data = serde_json::to_string(&EventView::from(event)).unwrap_or_default();
+    // JSON that was kept as it came may have line breaks between its parts: each would begin another line of the frame,
+    // which may get far larger than the event by that.
+    let data = data.replace(['\r', '\n'], " ");
+    Frame { id: Some(event.seq.to_string()), data, ..Frame::default() }.text()
 }
 
 fn come_back() -> Bytes {
@@ -169,19 +173,5 @@ impl Counted {
 impl Drop for Counted {
     fn drop(&mut self) {
         self.0.metrics().readers(-1);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_page_is_as_large_as_its_events_let_it_be() {
-        assert_eq!(next_page(16 * 200, 16), PAGE_MAX);
-        assert_eq!(next_page(16 * 64 * 1024, 16), 16);
-        assert_eq!(next_page(4 * 1024 * 1024, 4), 1);
-        assert_eq!(next_page(64 * 1024 * 1024, 1), 1);
-        assert_eq!(next_page(0, 0), PAGE_MAX);
     }
 }

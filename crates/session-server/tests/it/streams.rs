@@ -134,3 +134,58 @@ async fn so_many_readers_have_room_and_one_that_leaves_makes_some() {
     let field = world.send(bad.body(Body::empty()).unwrap()).await.refused(422, "invalid");
     assert_eq!(field.as_deref(), Some("Last-Event-ID"));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_ends_with_its_token_also_while_there_is_much_to_read() {
+    let world = World::new();
+    let alice = world.token("alice", "all").await;
+    let (session, _) = world.start(&alice).await;
+    for n in 0..4 {
+        append(&world, &alice, &session, n * 200..n * 200 + 200).await;
+    }
+    let made = world.post(&alice, "/v1/tokens", &json!({"name": "x", "verbs": ["read"]})).await.is(201);
+    let mut reader = Reader::open(&world, &made.text("/secret"), &session, None).await;
+    assert!(!reader.next().await.unwrap().is_empty());
+    world.delete(&alice, &format!("/v1/tokens/{}", made.text("/token/id"))).await.is(200);
+    tokio::time::advance(Limits::default().heartbeat).await;
+    assert!(reader.next().await.is_none());
+}
+
+#[tokio::test]
+async fn a_piece_of_a_stream_is_bounded_also_where_large_events_follow_small_ones() {
+    const LARGE: usize = 256 * 1024;
+    let world = World::new();
+    let alice = world.token("alice", "all").await;
+    let (session, _) = world.start(&alice).await;
+    append(&world, &alice, &session, 0..600).await;
+    let path = format!("/v1/sessions/{session}/events");
+    let filler = "x".repeat(LARGE);
+    for _ in 0..4 {
+        let events: Vec<Value> = (0..20).map(|_| json!({"kind": "note", "payload": filler})).collect();
+        world.post(&alice, &path, &json!({ "events": events })).await.is(201);
+    }
+    let mut reader = Reader::open(&world, &alice, &session, None).await;
+    let mut seen = 0;
+    while seen < 600 + 80 + 2 {
+        let piece = reader.body.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert!(piece.len() < 1024 * 1024 + 2 * LARGE, "{} bytes", piece.len());
+        seen += reader.decoder.feed(&piece).unwrap().len();
+    }
+    assert_eq!(seen, 600 + 80 + 2);
+}
+
+#[tokio::test]
+async fn an_event_of_nothing_but_lines_can_be_read() {
+    let world = World::new();
+    let alice = world.token("alice", "all").await;
+    let (session, _) = world.start(&alice).await;
+    let payload = format!("{{\"a\":{}1}}", "\n\r".repeat(400_000));
+    let body = format!("{{\"events\": [{{\"kind\": \"note\", \"payload\": {payload}}}]}}");
+    let path = format!("/v1/sessions/{session}/events");
+    let request = request("POST", &alice, &path).header("content-type", "application/json");
+    world.send(request.body(Body::from(body)).unwrap()).await.is(201);
+    let mut reader = Reader::open(&world, &alice, &session, Some(2)).await;
+    let frames = reader.next().await.unwrap();
+    let event: Value = serde_json::from_str(&frames[0].data).unwrap();
+    assert_eq!((&event["seq"], &event["payload"]), (&json!(3), &json!({"a": 1})));
+}
