@@ -86,7 +86,7 @@ pub(super) async fn list(
     let person = caller.person(Verb::Read)?;
     let filter = SessionFilter { principal: person.listed(None), ..SessionFilter::default() };
     let page = sessions::page(Page::first(limit), query.cursor.as_deref())?;
-    let listing = store.list(&filter, &page).await?;
+    let listing = sessions::listing(&state, &filter, page).await?;
     let items = listing.items.iter().filter_map(|item| item.last_run.as_ref()).map(RunView::from);
     Ok(Json(RunPage { items: items.collect(), next: listing.next.map(sessions::cursor) }))
 }

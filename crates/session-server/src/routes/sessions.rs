@@ -10,7 +10,7 @@ use session_api::sessions::{
     AffinityView, PageQuery, ResultView, SessionPage, SessionQuery, SessionView, StatusView,
 };
 use session_core::event::Payload;
-use session_core::ports::{Cursor, Page, SessionFilter};
+use session_core::ports::{Cursor, Listing, Page, SessionFilter};
 use session_core::session::SessionSummary;
 use session_core::token::Verb;
 use session_core::{EventKind, ManagedSession, SessionId};
@@ -47,7 +47,7 @@ pub(super) async fn list(
         live: query.live.unwrap_or_default(),
     };
     let page = page(Page::first(limit(query.limit, 50)?), query.cursor.as_deref())?;
-    listed(&state, &filter, &page).await
+    listed(&state, &filter, page).await
 }
 
 /// The sessions that this one started.
@@ -67,11 +67,41 @@ pub(super) async fn children(
     let principal = Some(session.principal);
     let filter = SessionFilter { principal, parent: Some(id), ..SessionFilter::default() };
     let page = page(Page::first(limit(query.limit, 50)?), query.cursor.as_deref())?;
-    listed(&state, &filter, &page).await
+    listed(&state, &filter, page).await
 }
 
-async fn listed(state: &State, filter: &SessionFilter, page: &Page) -> Result<Json<SessionPage>, Refusal> {
-    let listing = state.coordinator().store().list(filter, page).await?;
+/// A page, as many sessions of it as are not too large together.
+pub(super) async fn listing(state: &State, filter: &SessionFilter, page: Page) -> Result<Listing, Refusal> {
+    /// So many sessions are read at once.
+    const PART: u32 = 16;
+    /// A page of which so many bytes are texts of its callers gets no more sessions.
+    const BYTES: usize = 4 * 1024 * 1024;
+    let (mut all, mut bytes, mut left) = (Listing { items: Vec::new(), next: page.after }, 0, page.limit);
+    while left > 0 && bytes < BYTES {
+        let part = Page { after: all.next, limit: left.min(PART) };
+        let Listing { items, next } = state.coordinator().store().list(filter, &part).await?;
+        bytes += items.iter().map(weight).sum::<usize>();
+        all.items.extend(items);
+        all.next = next;
+        left -= part.limit;
+        if all.next.is_none() {
+            break;
+        }
+    }
+    Ok(all)
+}
+
+/// How many bytes of a session its callers wrote.
+fn weight(summary: &SessionSummary) -> usize {
+    let of_run = summary.last_run.as_ref().map_or(0, |run| {
+        let prompt = run.spec.turn.as_ref().map_or(0, |turn| turn.prompt.len());
+        prompt + run.spec.argv.iter().map(String::len).sum::<usize>()
+    });
+    summary.session.metadata.as_str().len() + of_run
+}
+
+async fn listed(state: &State, filter: &SessionFilter, page: Page) -> Result<Json<SessionPage>, Refusal> {
+    let listing = listing(state, filter, page).await?;
     let items = listing.items.iter().map(SessionView::from).collect();
     Ok(Json(SessionPage { items, next: listing.next.map(cursor) }))
 }

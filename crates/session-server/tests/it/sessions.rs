@@ -93,3 +93,27 @@ async fn children_are_their_parents() {
     let children = world.get(&alice, &format!("/v1/sessions/{parent}/children")).await.is(200);
     assert_eq!((children.text("/items/0/id"), children.text("/items/0/parent")), (child, parent));
 }
+
+#[tokio::test]
+async fn a_page_of_sessions_is_bounded_in_bytes_and_the_next_one_goes_on() {
+    const SESSIONS: usize = 60;
+    let world = World::new();
+    let alice = world.token("alice", "run read").await;
+    for _ in 0..SESSIONS {
+        let metadata = json!({"a": "x".repeat(512 * 1024)});
+        let body = json!({"type": "start", "argv": ["true", "y".repeat(100 * 1024)], "metadata": metadata});
+        world.post(&alice, "/v1/runs", &body).await.is(201);
+    }
+    for list in ["/v1/sessions?limit=1000", "/v1/runs?limit=1000"] {
+        let (mut found, mut cursor) = (Vec::new(), String::new());
+        loop {
+            let page = world.get(&alice, &format!("{list}{cursor}")).await.is(200);
+            assert!(page.body.to_string().len() < 16 * 1024 * 1024, "{list}");
+            found.extend(page.body["items"].as_array().unwrap().iter().map(|item| item["id"].to_string()));
+            let Some(next) = page.body["next"].as_str() else { break };
+            cursor = format!("&cursor={next}");
+        }
+        let all: std::collections::BTreeSet<_> = found.iter().collect();
+        assert_eq!((found.len(), all.len()), (SESSIONS, SESSIONS), "{list}");
+    }
+}
