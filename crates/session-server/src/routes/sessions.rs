@@ -13,7 +13,7 @@ use session_core::event::Payload;
 use session_core::ports::{Cursor, Listing, Page, SessionFilter};
 use session_core::session::SessionSummary;
 use session_core::token::Verb;
-use session_core::{EventKind, ManagedSession, SessionId};
+use session_core::{EventKind, ManagedSession, Run, Seq, SessionId};
 
 use super::seen;
 use crate::auth::Caller;
@@ -167,22 +167,49 @@ pub(super) async fn result(
     caller: Caller,
     PathId(id): PathId<SessionId>,
 ) -> Result<Json<ResultView>, Refusal> {
-    /// Among so many events at the end of the log a run's result and its agent's last words are looked for.
-    const TAIL: u32 = 64;
     let summary = summary(&state, seen(&state, &caller, id).await?).await?;
     let run = summary.last_run.ok_or_else(|| Refusal::unknown("run in session", id))?;
     let over = run.state.phase().is_ended();
-    let events = if over { state.coordinator().store().tail(id, TAIL).await? } else { Vec::new() };
-    let mut of_run = events.iter().rev().filter(|event| event.body.run == Some(run.id));
-    let result = of_run.clone().find(|event| event.body.kind == EventKind::Result);
-    let text = of_run.find_map(|event| said(&event.body.kind, &event.body.payload));
+    let (result, text) = if over { outcome(&state, &run).await? } else { (None, None) };
     Ok(Json(ResultView {
         session_id: id.to_string(),
         over,
         run: RunView::from(&run),
-        result: result.and_then(|event| RawValue::from_string(event.body.payload.as_str().into()).ok()),
+        result: result.and_then(|result| RawValue::from_string(result.as_str().into()).ok()),
         text,
     }))
+}
+
+/// What a run that is over reported, and the last thing that its agent said: looked for in the log from its end on.
+async fn outcome(state: &State, run: &Run) -> Result<(Option<Payload>, Option<String>), Refusal> {
+    /// So many events are read at once.
+    const PART: u32 = 16;
+    /// Among so many events before a run's end its result and its agent's last words are looked for.
+    const BEFORE: u32 = 64;
+    let store = state.coordinator().store();
+    let (mut result, mut text, mut before) = (None, None, None);
+    let mut events = store.tail(run.session, PART).await?;
+    while let Some(first) = events.first().map(|event| event.seq.0) {
+        for event in events.iter().rev() {
+            let (kind, payload) = (&event.body.kind, &event.body.payload);
+            let of_run = event.body.run == Some(run.id);
+            before = before.map(|count| count + 1).or((of_run && *kind == EventKind::RunState).then_some(0));
+            if of_run && result.is_none() && *kind == EventKind::Result {
+                result = Some(payload.clone());
+            }
+            if of_run && text.is_none() {
+                text = said(kind, payload);
+            }
+        }
+        let is_found = result.is_some() && text.is_some();
+        if is_found || first <= 1 || before.is_some_and(|count| count >= BEFORE) {
+            break;
+        }
+        let after = (first - 1).saturating_sub(PART.into());
+        let count = u32::try_from(first - 1 - after).unwrap_or(PART);
+        events = store.read(run.session, Seq(after), count).await?;
+    }
+    Ok((result, text))
 }
 
 /// What an agent said, if this is a message of one.

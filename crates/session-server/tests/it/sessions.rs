@@ -95,6 +95,28 @@ async fn children_are_their_parents() {
 }
 
 #[tokio::test]
+async fn a_result_is_found_however_much_came_after_it() {
+    let world = World::new();
+    let alice = world.token("alice", "run read control").await;
+    let (session, run) = world.start(&alice).await;
+    let claimed = world.claim().await;
+    let token = world.run_token(&claimed, "").await;
+    let events = format!("/v1/sessions/{session}/events");
+    let said = json!({"events": [{"kind": "message", "payload": {"role": "assistant", "text": "done"}}]});
+    world.post(&token, &events, &said).await.is(201);
+    let report = |what: &str| format!("/v1/runs/{run}/{what}");
+    for step in ["starting", "started"] {
+        world.post(&token, &report(step), &json!({"epoch": 1})).await.is(200);
+    }
+    let done = json!({"epoch": 1, "exit_code": 0, "result": {"last_line": "bye"}});
+    world.post(&token, &report("completed"), &done).await.is(200);
+    let notes = vec![json!({"kind": "note", "payload": {}}); 200];
+    world.post(&alice, &events, &json!({ "events": notes })).await.is(201);
+    let result = world.get(&alice, &format!("/v1/sessions/{session}/result")).await.is(200);
+    assert_eq!((result.text("/result/last_line"), result.text("/text")), ("bye".into(), "done".into()));
+}
+
+#[tokio::test]
 async fn a_page_of_sessions_is_bounded_in_bytes_and_the_next_one_goes_on() {
     const SESSIONS: usize = 60;
     let world = World::new();
