@@ -4,6 +4,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, FromRequestParts, Path, Query as AxumQuery, Request};
 use axum::http::header;
 use axum::http::request::Parts;
+use futures_util::StreamExt as _;
 use serde::de::DeserializeOwned;
 use session_api::Code;
 use session_core::Id;
@@ -56,6 +57,10 @@ impl<T: DeserializeOwned + Default> FromRequest<State> for OptionalBody<T> {
         if !is_json {
             return Err(Refusal::new(Code::UnsupportedMediaType, "send `Content-Type: application/json`"));
         }
+        // As its description says it where there is nothing to say.
+        if bytes.trim_ascii() == b"null" {
+            return Ok(Self(T::default()));
+        }
         parse(&bytes).map(Self)
     }
 }
@@ -67,29 +72,33 @@ fn is_json(headers: &axum::http::HeaderMap) -> bool {
 }
 
 async fn read(body: Body, state: &State) -> Result<Bytes, Refusal> {
-    let limits = state.limits();
-    let reading = axum::body::to_bytes(body, limits.body_bytes);
-    match tokio::time::timeout(limits.body_time, reading).await {
-        Ok(Ok(bytes)) => Ok(bytes),
-        Ok(Err(error)) => Err(if is_too_large(&error) {
-            let detail = format!("the body is larger than {} bytes", limits.body_bytes);
-            Refusal::new(Code::TooLarge, detail)
-        } else {
-            Refusal::new(Code::Malformed, "the body ended before its end")
-        }),
-        Err(_) => Err(Refusal::new(Code::RequestTimeout, "the body did not come in time")),
+    let (most, mut came) = (state.limits().body_bytes, 0);
+    let taken = tokio::time::timeout(state.limits().body_time, take(body, most, &mut came)).await;
+    if came > most {
+        return Err(Refusal::new(Code::TooLarge, format!("the body is larger than {most} bytes")));
     }
+    let late = |_| Refusal::new(Code::RequestTimeout, "the body did not come in time");
+    taken.map_err(late)?.map_err(|_| Refusal::new(Code::Malformed, "the body ended before its end"))
 }
 
-fn is_too_large(error: &(dyn std::error::Error + 'static)) -> bool {
-    let mut next = Some(error);
-    while let Some(cause) = next {
-        if cause.to_string() == "length limit exceeded" {
-            return true;
+/// The body, and how much of it `came`. What is beyond `most` is thrown away, but taken up to a bound: whoever is still
+/// sending would find the connection broken, and no answer.
+async fn take(body: Body, most: usize, came: &mut usize) -> Result<Bytes, axum::Error> {
+    /// So many times what is allowed is taken.
+    const TIMES: usize = 16;
+    let (mut pieces, mut bytes) = (body.into_data_stream(), Vec::new());
+    while let Some(piece) = pieces.next().await {
+        let piece = piece?;
+        *came = came.saturating_add(piece.len());
+        if *came <= most {
+            bytes.extend_from_slice(&piece);
+        } else if *came <= most.saturating_mul(TIMES) {
+            bytes = Vec::new();
+        } else {
+            break;
         }
-        next = cause.source();
     }
-    false
+    Ok(bytes.into())
 }
 
 /// The value that a text of JSON is.

@@ -182,3 +182,24 @@ async fn a_unix_socket_serves_as_well() {
     task.await.unwrap();
     std::fs::remove_dir_all(directory).unwrap();
 }
+
+#[tokio::test]
+async fn a_body_that_is_far_too_large_is_told_so_also_to_who_sends_it_to_its_end() {
+    let served = served(Bounds::default()).await;
+    let alice = served.world.token("alice", "all").await;
+    let mut stream = served.connect().await;
+    let bytes = 100 * 1024 * 1024;
+    let head = format!(
+        "POST /v1/runs HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Bearer {alice}\r\n\
+         Content-Type: application/json\r\nContent-Length: {bytes}\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    for _ in 0..100 {
+        stream.write_all(&vec![b' '; bytes / 100]).await.unwrap();
+    }
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 413") && answer.contains("too_large"), "{answer}");
+    drop(stream);
+    served.end().await;
+}
