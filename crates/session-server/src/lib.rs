@@ -18,6 +18,7 @@ mod problem;
 mod routes;
 pub mod serve;
 mod sse;
+mod stall;
 pub mod state;
 
 pub use openapi::document;

@@ -18,6 +18,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::stall::Stall;
 use crate::state::Access;
 
 /// Bounds of connections.
@@ -31,18 +32,21 @@ pub struct Bounds {
     pub headers: usize,
     /// How long a head may take to come, also between two requests of a connection.
     pub head_time: Duration,
+    /// How long the other side may take nothing of what is written to it.
+    pub write_time: Duration,
     /// How long what is being answered may take when the server ends.
     pub drain: Duration,
 }
 
 impl Default for Bounds {
-    /// 4608 connections, 32 KiB and 64 headers a head within 30 s, 10 s to end.
+    /// 4608 connections, 32 KiB and 64 headers a head within 30 s, a minute for what is written, 10 s to end.
     fn default() -> Self {
         Self {
             connections: 4_608,
             head_bytes: 32 * 1024,
             headers: 64,
             head_time: Duration::from_secs(30),
+            write_time: Duration::from_mins(1),
             drain: Duration::from_secs(10),
         }
     }
@@ -182,7 +186,10 @@ async fn converse(stream: Box<dyn Stream>, router: Router, bounds: Bounds, drain
         .header_read_timeout(bounds.head_time)
         .max_headers(bounds.headers)
         .max_buf_size(bounds.head_bytes);
-    let connection = server.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    let connection = server.serve_connection(
+        TokioIo::new(Stall::new(stream, bounds.write_time)),
+        TowerToHyperService::new(router),
+    );
     tokio::pin!(connection);
     let mut draining = false;
     loop {

@@ -203,3 +203,26 @@ async fn a_body_that_is_far_too_large_is_told_so_also_to_who_sends_it_to_its_end
     drop(stream);
     served.end().await;
 }
+
+#[tokio::test]
+async fn who_takes_no_answer_is_cut_off_and_makes_room() {
+    let bounds = Bounds { connections: 1, write_time: Duration::from_millis(200), ..Bounds::default() };
+    let served = served(bounds).await;
+    let mut greedy = served.connect().await;
+    let ask = "GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(500);
+    greedy.write_all(ask.as_bytes()).await.unwrap();
+    let head = "GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    let answer = tokio::time::timeout(Duration::from_mins(1), served.ask(head)).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    drop(greedy);
+    served.end().await;
+}
+
+#[tokio::test]
+async fn a_connection_that_asks_for_nothing_more_ends() {
+    let bounds = Bounds { head_time: Duration::from_millis(50), ..Bounds::default() };
+    let served = served(bounds).await;
+    let answer = served.ask("GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("ok\n"), "{answer}");
+    served.end().await;
+}
