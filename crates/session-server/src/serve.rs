@@ -125,6 +125,9 @@ trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
+/// The port of `http` where none is said.
+const HTTP_PORT: u16 = 80;
+
 /// The hosts by whose name a server at this address answers.
 #[must_use]
 pub fn hosts(address: Option<SocketAddr>) -> Vec<String> {
@@ -132,7 +135,13 @@ pub fn hosts(address: Option<SocketAddr>) -> Vec<String> {
         Some(address) => {
             let named = ["localhost", "127.0.0.1", "[::1]"].map(|host| format!("{host}:{}", address.port()));
             let own = Some(address.to_string()).filter(|own| !named.contains(own));
-            named.into_iter().chain(own).collect()
+            let mut hosts: Vec<String> = named.into_iter().chain(own).collect();
+            if address.port() == HTTP_PORT {
+                // Where it is the scheme's own, clients leave it out.
+                let bare = hosts.iter().filter_map(|host| host.strip_suffix(":80")).map(Into::into);
+                hosts.extend(bare.collect::<Vec<_>>());
+            }
+            hosts
         }
         None => vec!["localhost".into()],
     }
@@ -226,8 +235,14 @@ mod tests {
 
     #[test]
     fn a_server_answers_by_the_names_of_its_address() {
-        let hosts = hosts(Some("10.0.0.1:80".parse().unwrap()));
-        assert_eq!(hosts, ["localhost:80", "127.0.0.1:80", "[::1]:80", "10.0.0.1:80"]);
+        let hosts = hosts(Some("10.0.0.1:81".parse().unwrap()));
+        assert_eq!(hosts, ["localhost:81", "127.0.0.1:81", "[::1]:81", "10.0.0.1:81"]);
+        let bare = super::hosts(Some("[::1]:80".parse().unwrap()));
+        assert_eq!(
+            bare[3..],
+            ["localhost", "127.0.0.1", "[::1]"],
+            "as clients say it that leave out the port"
+        );
         assert_eq!(super::hosts(None), ["localhost"]);
     }
 }
