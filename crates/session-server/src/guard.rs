@@ -46,10 +46,12 @@ fn admit(state: &State, request: &Request) -> Result<(), Refusal> {
 }
 
 async fn answer(state: &State, request: Request, next: Next) -> Response {
-    let Ok(_permit) = state.requests().try_acquire() else {
+    let permit = state.requests().try_acquire();
+    // Whether it lives and how it fares is asked most where there is no room.
+    if permit.is_err() && !matches!(request.uri().path(), paths::HEALTHZ | paths::METRICS) {
         return Refusal::new(Code::Overloaded, "as many requests as there may be are worked on")
             .into_response();
-    };
+    }
     let options = request.method() == Method::OPTIONS;
     let limit = state.limits().request_time;
     let caught = AssertUnwindSafe(next.run(request)).catch_unwind();

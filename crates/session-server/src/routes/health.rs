@@ -1,6 +1,8 @@
 //! Whether the server lives and can work, its figures, and its description.
 
-use axum::Json;
+use std::sync::LazyLock;
+
+use axum::body::Bytes;
 use axum::extract::State as Extract;
 use axum::http::header;
 use axum::response::IntoResponse;
@@ -39,5 +41,8 @@ pub(super) async fn metrics(
 }
 
 pub(super) async fn openapi() -> impl IntoResponse {
-    Json(openapi::document())
+    /// Written once: it is the same for everybody, and who asks for it need not be known.
+    static TEXT: LazyLock<Bytes> =
+        LazyLock::new(|| serde_json::to_vec(&openapi::document()).unwrap_or_default().into());
+    ([(header::CONTENT_TYPE, "application/json")], TEXT.clone())
 }

@@ -66,6 +66,9 @@ async fn there_is_room_for_so_many_requests() {
     let answer = world.get("", "/v1/sessions").await;
     answer.refused(503, "overloaded");
     assert_eq!(answer.headers["retry-after"], "1");
+    world.get("", "/healthz").await.is(200);
+    let alice = world.token("alice", "read").await;
+    world.get(&alice, "/metrics").await.is(200);
 }
 
 #[tokio::test]
