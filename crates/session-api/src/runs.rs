@@ -67,7 +67,7 @@ pub struct CreateRun {
     /// Of a new session: the project, an absolute path on the runner's machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_dir: Option<String>,
-    /// Of a new session: whatever its creator wants to remember.
+    /// Of a new session: whatever its creator wants to remember, at most 1 MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<serde_json::Map<String, serde_json::Value>>,
     /// Of a new session: what it may use up.

@@ -105,10 +105,24 @@ impl From<DispatchError> for Refusal {
         match error {
             // One task is submitted at a time: which one it is says nothing.
             DispatchError::Invalid { field, reason } => {
-                Self::invalid(field.strip_prefix("tasks[0].").unwrap_or(&field), reason)
+                Self::invalid(in_request(field.strip_prefix("tasks[0].").unwrap_or(&field)), reason)
             }
             DispatchError::Store(error) => error.into(),
         }
+    }
+}
+
+/// A part of a task by the name that it has in the request.
+fn in_request(part: &str) -> &str {
+    match part {
+        "turn" | "turn.prompt" => "prompt",
+        "turn.model" => "model",
+        "turn.from_history" => "from_history",
+        "turn.permissions.allow" => "allow_tools",
+        "turn.permissions.asking" => "ask",
+        "project" => "project_dir",
+        "timeout" => "timeout_s",
+        other => other,
     }
 }
 

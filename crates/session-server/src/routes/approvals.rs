@@ -99,6 +99,9 @@ pub(super) async fn answer(
 ) -> Result<Json<ApprovalView>, Refusal> {
     let approval = asked(&state, &caller, id).await?;
     let AnswerRequest { verdict, lasting, message } = request;
+    if message.as_ref().is_some_and(|message| message.contains('\0')) {
+        return Err(Refusal::invalid("message", "may have no NUL in it"));
+    }
     let reply = Reply { verdict: verdict.into(), lasting, by: caller.principal().clone(), message };
     let answered = state.coordinator().answer(approval.id, reply).await?;
     Ok(Json(ApprovalView::from(&answered)))

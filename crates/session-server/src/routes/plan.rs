@@ -1,6 +1,5 @@
 //! From a request for a run to a submission: names are checked, the session is found, and what is not said is filled in.
 
-use camino::Utf8PathBuf;
 use jiff::SignedDuration;
 use session_api::runs::{Ask, CreateRun, RunType};
 use session_api::{Code, Problem};
@@ -15,6 +14,7 @@ use session_core::turn::{Asking, Permissions, Turn};
 use session_core::{ManagedSession, Run, SessionId, WorkspaceKind};
 use session_manager::{Draft, Submission, Task, TaskSession};
 
+use super::bind::directory;
 use crate::auth::Caller;
 use crate::extract::{field, optional};
 use crate::problem::Refusal;
@@ -55,7 +55,7 @@ async fn start(state: &State, caller: &Caller, request: CreateRun) -> Result<Sub
         let detail = "is an owner's name for a session: a run's token makes new ones alone";
         return Err(Refusal(Problem::new(Code::Forbidden, detail).at("key")));
     }
-    let project = request.project_dir.clone().map(Utf8PathBuf::from);
+    let project = request.project_dir.as_deref().map(|path| directory("project_dir", path)).transpose()?;
     let kind = match request.workspace.as_deref() {
         Some(kind) => field("workspace", kind)?,
         None if project.is_some() => WorkspaceKind::Worktree,
@@ -78,7 +78,7 @@ async fn start(state: &State, caller: &Caller, request: CreateRun) -> Result<Sub
         kind,
         project,
         sandbox,
-        metadata: Payload::from_value(&request.metadata.clone().unwrap_or_default().into()),
+        metadata: metadata(&request)?,
         budget: budget(state.host().budget(), &request),
         parent: parent.map(|parent| Parent { callback: request.callback, ..Parent::new(parent) }),
     };
@@ -100,6 +100,12 @@ async fn start(state: &State, caller: &Caller, request: CreateRun) -> Result<Sub
         turn: turn(&request)?,
     };
     Ok(submitted(principal, state.host().place(), &request, session, executor, spec))
+}
+
+/// As text of JSON, as long as an event's payload may be.
+fn metadata(request: &CreateRun) -> Result<Payload, Refusal> {
+    let value = serde_json::Value::from(request.metadata.clone().unwrap_or_default());
+    Payload::parse(&value.to_string()).map_err(|error| Refusal::invalid("metadata", error.to_string()))
 }
 
 async fn resume(state: &State, caller: &Caller, request: CreateRun) -> Result<Submission, Refusal> {

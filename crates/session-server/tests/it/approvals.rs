@@ -59,6 +59,7 @@ async fn an_answer_is_its_owners_and_is_checked() {
         (json!({"verdict": "perhaps"}), "verdict"),
         (json!({"verdict": "allow", "for": "ever"}), "for"),
         (json!({"verdict": "allow", "message": "x".repeat(4_001)}), "message"),
+        (json!({"verdict": "allow", "message": "a\u{0}b"}), "message"),
     ];
     for (body, field) in cases {
         assert_eq!(world.post(&alice, &path, &body).await.refused(422, "invalid").as_deref(), Some(field));

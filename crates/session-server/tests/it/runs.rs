@@ -105,8 +105,8 @@ async fn what_is_wrong_with_a_run_is_said_of_its_field() {
         (json!({"type": "start", "argv": ["true"], "label": ""}), "label"),
         (json!({"type": "start", "argv": ["true"], "key": "\n"}), "key"),
         (json!({"type": "start", "argv": ["true"], "workspace": "cloud"}), "workspace"),
-        (json!({"type": "start", "argv": ["true"], "project_dir": "../x"}), "project"),
-        (json!({"type": "start", "argv": ["true"], "workspace": "in-place"}), "project"),
+        (json!({"type": "start", "argv": ["true"], "project_dir": "../x"}), "project_dir"),
+        (json!({"type": "start", "argv": ["true"], "workspace": "in-place"}), "project_dir"),
         (json!({"type": "start", "argv": ["true"], "metadata": []}), "metadata"),
         (json!({"type": "start", "argv": ["true"], "budget": {"tokens": -1}}), "budget.tokens"),
         (json!({"type": "start", "argv": ["true"], "budget": {"coins": 1}}), "budget.coins"),
@@ -116,12 +116,9 @@ async fn what_is_wrong_with_a_run_is_said_of_its_field() {
         (json!({"type": "start", "argv": ["true"], "priority": 1e10}), "priority"),
         (json!({"type": "start", "argv": ["true"], "callback": true}), "callback"),
         (json!({"type": "start", "prompt": "go"}), "executor"),
-        (json!({"type": "start", "executor": "codex"}), "turn"),
-        (json!({"type": "start", "executor": "codex", "prompt": " "}), "turn.prompt"),
-        (
-            json!({"type": "start", "executor": "codex", "prompt": "go", "ask": {"for_ms": 0}}),
-            "turn.permissions.asking",
-        ),
+        (json!({"type": "start", "executor": "codex"}), "prompt"),
+        (json!({"type": "start", "executor": "codex", "prompt": " "}), "prompt"),
+        (json!({"type": "start", "executor": "codex", "prompt": "go", "ask": {"for_ms": 0}}), "ask"),
         (json!({"type": "start", "executor": "codex", "prompt": "go", "allow_tools": [""]}), "allow_tools"),
         (json!({"type": "start", "executor": "", "argv": ["x"]}), "executor"),
         (json!({"type": "resume"}), "session_id"),
@@ -173,5 +170,39 @@ async fn the_idempotency_keys_of_a_run_are_those_of_its_session() {
         for _ in 0..3 {
             world.claim().await;
         }
+    }
+}
+
+#[tokio::test]
+async fn a_part_that_is_not_valid_is_called_by_its_name_in_the_request() {
+    let world = World::new();
+    let alice = world.token("alice", "run").await;
+    let agent = |more: Value| {
+        let mut body = json!({"type": "start", "executor": "codex", "prompt": "go"});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body
+    };
+    let cases = [
+        (agent(json!({"prompt": " "})), "prompt"),
+        (agent(json!({"model": "--yolo"})), "model"),
+        (agent(json!({"from_history": true})), "from_history"),
+        (agent(json!({"ask": {"for_ms": 0}})), "ask"),
+        (agent(json!({"allow_tools": vec!["a"; 1_001]})), "allow_tools"),
+        (json!({"type": "start", "executor": "command", "argv": ["true"], "prompt": "go"}), "prompt"),
+        (json!({"type": "start", "executor": "codex"}), "prompt"),
+        (json!({"type": "start", "argv": ["true"], "workspace": "worktree"}), "project_dir"),
+        (json!({"type": "start", "argv": ["true"], "project_dir": "here"}), "project_dir"),
+        (json!({"type": "start", "argv": ["true"], "project_dir": "/a\u{0}b"}), "project_dir"),
+        (
+            json!({"type": "start", "argv": ["true"], "project_dir": format!("/{}", "a".repeat(5_000))}),
+            "project_dir",
+        ),
+        (json!({"type": "start", "argv": ["true"], "metadata": {"a": "x".repeat(1 << 20)}}), "metadata"),
+    ];
+    for (body, field) in cases {
+        assert_eq!(
+            world.post(&alice, "/v1/runs", &body).await.refused(422, "invalid").as_deref(),
+            Some(field)
+        );
     }
 }
