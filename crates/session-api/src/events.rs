@@ -30,7 +30,7 @@ pub struct NewEvent {
     /// What kind of thing happened, such as `message`.
     pub kind: String,
     /// What happened, any JSON of at most 1 MiB. Kept byte for byte.
-    #[schema(value_type = Object)]
+    #[schema(value_type = serde_json::Value)]
     pub payload: Box<RawValue>,
     /// Who appends it; goes with `producer_seq`. The same pair again with the same content is a no-op.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -84,8 +84,8 @@ pub struct EventView {
     /// The run that it belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
-    /// What happened.
-    #[schema(value_type = Object)]
+    /// What happened. A stream has it in one line.
+    #[schema(value_type = serde_json::Value)]
     pub payload: Box<RawValue>,
     /// Who appended it.
     #[serde(default, skip_serializing_if = "Option::is_none")]

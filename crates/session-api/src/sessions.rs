@@ -200,9 +200,9 @@ pub struct ResultView {
     pub over: bool,
     /// The run.
     pub run: RunView,
-    /// What it reported at its end.
+    /// What it reported at its end, or the last result that is in the log of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     pub result: Option<Box<RawValue>>,
     /// The last thing that its agent said.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -59,3 +59,12 @@ fn every_path_is_described_and_every_operation_has_a_name_of_its_own() {
         assert!(paths.contains_key(path), "{path}");
     }
 }
+
+#[test]
+fn what_may_be_any_json_is_described_as_such() {
+    let api = serde_json::to_value(session_server::document()).unwrap();
+    for (schema, part) in [("NewEvent", "payload"), ("EventView", "payload"), ("ResultView", "result")] {
+        let described = &api["components"]["schemas"][schema]["properties"][part];
+        assert!(described.is_object() && described.get("type").is_none(), "{schema}: {described}");
+    }
+}
