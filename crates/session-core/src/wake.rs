@@ -3,7 +3,7 @@
 //! A wake-up carries nothing: who is woken looks at the store. Several changes may make one wake-up, and none is
 //! lost between two waits. The hub is plain data behind a mutex, of no runtime.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -31,7 +31,10 @@ pub struct WakeHub {
 struct Channel {
     changes: u64,
     listeners: usize,
-    waiting: Vec<Waker>,
+    /// How many listeners there were: the next one's number.
+    numbers: u64,
+    /// Who waits, by the number of the listener.
+    waiting: BTreeMap<u64, Waker>,
 }
 
 impl WakeHub {
@@ -41,21 +44,22 @@ impl WakeHub {
         let mut topics = self.lock();
         let channel = topics.entry(topic).or_default();
         channel.listeners += 1;
-        let seen = channel.changes;
+        channel.numbers += 1;
+        let (number, seen) = (channel.numbers, channel.changes);
         drop(topics);
-        Listener { hub: self.clone(), topic, seen }
+        Listener { hub: self.clone(), topic, number, seen }
     }
 
     /// Wakes everybody who listens to the topic.
     pub fn wake(&self, topic: Topic) {
         let waiting = self.lock().get_mut(&topic).map(Channel::change);
-        waiting.into_iter().flatten().for_each(Waker::wake);
+        waiting.into_iter().flatten().for_each(|(_, waker)| waker.wake());
     }
 
     /// Wakes everybody: changes may have been missed, for example while a connection was down.
     pub fn wake_all(&self) {
         let waiting: Vec<_> = self.lock().values_mut().map(Channel::change).collect();
-        waiting.into_iter().flatten().for_each(Waker::wake);
+        waiting.into_iter().flatten().for_each(|(_, waker)| waker.wake());
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Topic, Channel>> {
@@ -65,7 +69,7 @@ impl WakeHub {
 }
 
 impl Channel {
-    fn change(&mut self) -> Vec<Waker> {
+    fn change(&mut self) -> BTreeMap<u64, Waker> {
         self.changes += 1;
         std::mem::take(&mut self.waiting)
     }
@@ -76,6 +80,7 @@ impl Channel {
 pub struct Listener {
     hub: WakeHub,
     topic: Topic,
+    number: u64,
     seen: u64,
 }
 
@@ -92,9 +97,8 @@ impl Listener {
             self.seen = channel.changes;
             return Poll::Ready(());
         }
-        if !channel.waiting.iter().any(|waker| waker.will_wake(context.waker())) {
-            channel.waiting.push(context.waker().clone());
-        }
+        let waker = channel.waiting.entry(self.number).or_insert_with(|| context.waker().clone());
+        waker.clone_from(context.waker());
         Poll::Pending
     }
 }
@@ -104,6 +108,8 @@ impl Drop for Listener {
         let mut topics = self.hub.lock();
         if let Some(channel) = topics.get_mut(&self.topic) {
             channel.listeners -= 1;
+            // What it woke is kept for nobody: on a quiet topic it would stay as long as the others listen.
+            channel.waiting.remove(&self.number);
             if channel.listeners == 0 {
                 topics.remove(&self.topic);
             }
@@ -113,6 +119,8 @@ impl Drop for Listener {
 
 #[cfg(test)]
 mod tests {
+    use std::task::Wake;
+
     use super::*;
 
     fn poll(listener: &mut Listener) -> Poll<()> {
@@ -130,6 +138,29 @@ mod tests {
         assert!(poll(&mut listener).is_pending());
         hub.wake_all();
         assert!(poll(&mut listener).is_ready());
+    }
+
+    #[test]
+    fn who_waits_no_more_leaves_nothing_behind() {
+        struct Woken;
+        impl Wake for Woken {
+            fn wake(self: Arc<Self>) {}
+        }
+        let hub = WakeHub::default();
+        let _stays = hub.listen(Topic::Queue);
+        let task = Arc::new(Woken);
+        for _ in 0..3 {
+            let mut leaves = hub.listen(Topic::Queue);
+            for _ in 0..2 {
+                // Of each poll another one, as if the future had gone from task to task.
+                let waker = Waker::from(Arc::new(Woken));
+                assert!(leaves.poll_woken(&mut Context::from_waker(&waker)).is_pending());
+            }
+            let waker = Waker::from(Arc::clone(&task));
+            assert!(leaves.poll_woken(&mut Context::from_waker(&waker)).is_pending());
+            assert_eq!(hub.lock()[&Topic::Queue].waiting.len(), 1);
+        }
+        assert_eq!(Arc::strong_count(&task), 1);
     }
 
     #[test]
