@@ -223,6 +223,8 @@ code_enum! {
         BudgetExhausted = "budget_exhausted",
         /// It tried to leave its sandbox, and the policy ends it then.
         SandboxViolation = "sandbox_violation",
+        /// The session that started it is over.
+        ParentEnded = "parent_ended",
         /// It made room for another.
         Evicted = "evicted",
         /// Whatever was to be alive behind it could not be made.

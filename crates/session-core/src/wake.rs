@@ -19,6 +19,8 @@ pub enum Topic {
     Runner(RunnerId),
     /// Something was appended to this session's log.
     Session(SessionId),
+    /// A parent can be told of the end of a child's run, or a session is over that may have left children.
+    Family,
 }
 
 /// Passes wake-ups on within one process.

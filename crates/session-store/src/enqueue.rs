@@ -259,6 +259,9 @@ async fn use_session(
     } else {
         tx.transition(session, Trigger::Activity, now).await?;
     }
+    if new.delivers.is_empty() {
+        families::release(tx, id).await?;
+    }
     let kind = if last.is_some() { RunKind::Resume } else { RunKind::Start };
     // A session that is over is the better reason.
     Ok(Placed { session: id, kind, affinity: affinity? })

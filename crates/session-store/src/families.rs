@@ -14,9 +14,10 @@ use session_core::family::{Callback, Parent, admit};
 use session_core::ids::{RunId, SessionId};
 use session_core::run::Run;
 use session_core::session::{ManagedSession, NewSession};
+use session_core::wake::Topic;
 use session_core::{Conflict, SessionState, StoreError, StoreResult};
 
-use crate::conn::{Conn, Sql};
+use crate::conn::{Arg, Conn, Sql};
 use crate::rows::{CallbackRow, TextRow, id_of};
 use crate::tx::{Tx, inserted};
 
@@ -50,9 +51,30 @@ pub(crate) const CALLBACKS: Sql = sql!(concat!(
 /// Only what is due is looked at.
 pub(crate) const DUE: Sql = sql!(
     "SELECT d.parent FROM (SELECT c.parent, min(c.position) AS first FROM callbacks c WHERE c.state = 'due' \
-     GROUP BY c.parent) d WHERE NOT EXISTS (SELECT 1 FROM runs r WHERE r.session_id = d.parent \
+     GROUP BY c.parent) d JOIN sessions p ON p.id = d.parent WHERE p.callbacks_held = 0 \
+     AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.session_id = d.parent \
      AND r.phase IN ('pending', 'claimed', 'starting', 'running')) ORDER BY d.first LIMIT $1"
 );
+
+/// No run tells it: `delivered_by` stays empty.
+pub(crate) const HEARD: Sql =
+    sql!("UPDATE callbacks SET state = 'delivered' WHERE run_id = $1 AND parent = $2 AND state = 'due'");
+
+/// The deepest first: in the order in which the parents of what ends are locked.
+pub(crate) const TO_HOLD: Sql = Sql::Each {
+    sqlite: "SELECT p.id FROM sessions p WHERE p.id IN (SELECT value FROM json_each($1)) AND p.callbacks_held = 0 \
+             AND EXISTS (SELECT 1 FROM sessions c WHERE c.parent = p.id AND c.parent IS NOT NULL) \
+             ORDER BY p.depth DESC, p.id",
+    postgres: "SELECT p.id FROM sessions p WHERE p.id = ANY (ARRAY(SELECT json_array_elements_text($1::json))) \
+               AND p.callbacks_held = 0 \
+               AND EXISTS (SELECT 1 FROM sessions c WHERE c.parent = p.id AND c.parent IS NOT NULL) \
+               ORDER BY p.depth DESC, p.id",
+};
+
+pub(crate) const HOLD: Sql = sql!("UPDATE sessions SET callbacks_held = 1 WHERE id = $1");
+
+pub(crate) const RELEASE: Sql =
+    sql!("UPDATE sessions SET callbacks_held = 0 WHERE id = $1 AND callbacks_held <> 0");
 
 // Reading.
 
@@ -144,6 +166,7 @@ pub(crate) async fn settle(tx: &mut Tx<'_>) -> StoreResult<()> {
     for (_, callback) in owed {
         let parent = tx.lock_session(callback.parent).await?;
         let state = if parent.state.is_terminated() { "dropped" } else { "due" };
+        tx.wake(Topic::Family);
         let Callback { run, child, parent, at, payload } = callback;
         tx.write(&OWE, args![run, child, parent, at, payload.as_str(), state]).await?;
         let event = NewEvent { run: None, kind: EventKind::ChildEnded, payload, origin: None };
@@ -163,6 +186,27 @@ pub(crate) async fn deliver(
         if tx.write(&DELIVER, args![*end, by, parent]).await? == 0 {
             return Err(Conflict::NotDue(*end).into());
         }
+    }
+    Ok(())
+}
+
+/// This session, which is locked, is used for something else than to tell it of its children.
+pub(crate) async fn release(tx: &mut Tx<'_>, session: SessionId) -> StoreResult<()> {
+    tx.write(&RELEASE, args![session]).await?;
+    Ok(())
+}
+
+pub(crate) async fn heard(tx: &mut Tx<'_>, parent: SessionId, ends: &[RunId]) -> StoreResult<()> {
+    for end in ends {
+        tx.write(&HEARD, args![*end, parent]).await?;
+    }
+    Ok(())
+}
+
+pub(crate) async fn hold(tx: &mut Tx<'_>, sessions: &[SessionId]) -> StoreResult<()> {
+    let parents = tx.conn.rows::<TextRow>(&TO_HOLD, vec![Arg::list(sessions)]).await?;
+    for parent in ids(&parents)? {
+        tx.write(&HOLD, args![parent]).await?;
     }
     Ok(())
 }

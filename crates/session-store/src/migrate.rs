@@ -63,6 +63,12 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
         sqlite: include_str!("../migrations/sqlite/0007_families.sql"),
         postgres: include_str!("../migrations/postgres/0007_families.sql"),
     },
+    Migration {
+        version: 8,
+        name: "held_callbacks",
+        sqlite: include_str!("../migrations/sqlite/0008_held_callbacks.sql"),
+        postgres: include_str!("../migrations/postgres/0008_held_callbacks.sql"),
+    },
 ];
 
 /// The key of PostgreSQL's advisory lock around a migration: "roomette" in ASCII.

@@ -230,12 +230,14 @@ fn name(topic: &Topic) -> String {
         Topic::Queue => "queue".into(),
         Topic::Runner(id) => id.to_string(),
         Topic::Session(id) => id.to_string(),
+        Topic::Family => "family".into(),
     }
 }
 
 fn topic(name: &str) -> Option<Topic> {
     match name.split_once('_') {
         None if name == "queue" => Some(Topic::Queue),
+        None if name == "family" => Some(Topic::Family),
         Some(("rnr", _)) => name.parse().ok().map(Topic::Runner),
         Some(("ses", _)) => name.parse().ok().map(Topic::Session),
         Some(_) | None => None,

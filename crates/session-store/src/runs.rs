@@ -58,7 +58,8 @@ const END: Sql = sql!(
      RETURNING (SELECT count(*) FROM run_waits w WHERE w.waits_for = runs.id), \
      (SELECT count(*) FROM approvals a WHERE a.session_id = runs.session_id AND a.run_id = runs.id \
      AND a.state = 'open'), \
-     (SELECT s.parent FROM sessions s WHERE s.id = runs.session_id AND s.callback = 1)"
+     (SELECT s.parent FROM sessions s WHERE s.id = runs.session_id AND s.callback = 1), \
+     (SELECT c.parent FROM callbacks c WHERE c.parent = runs.session_id AND c.state = 'due' LIMIT 1)"
 );
 
 /// Under another epoch whoever claimed it before does not get it again.
@@ -100,7 +101,7 @@ const USED: Sql = sql!("UPDATE sessions SET active_at_ms = $2 WHERE id = $1 AND 
 
 row! {
     /// How many runs wait for one, how many of its questions for an answer, and which session for its end.
-    WaitingRow { runs: i64, questions: i64, parent: Option<String>, }
+    WaitingRow { runs: i64, questions: i64, parent: Option<String>, is_told: Option<String>, }
 }
 
 // Reading.
@@ -276,7 +277,7 @@ async fn end_one(
         expired,
     ];
     let ended = tx.write_rows::<WaitingRow>(&END, values).await?;
-    let [WaitingRow { runs, questions, parent }] = &ended[..] else {
+    let [WaitingRow { runs, questions, parent, is_told }] = &ended[..] else {
         return Err(broken("a run that was to end changed meanwhile"));
     };
     if *questions > 0 {
@@ -286,6 +287,9 @@ async fn end_one(
     tx.record(run.session, record::run_state(run.id, Some(from), to, Some(&ending)), now);
     run.stop = None;
     run.state = RunState::Ended { at: now, ending };
+    if is_told.is_some() {
+        tx.wake(Topic::Family);
+    }
     if let Some(parent) = parent {
         families::owe(tx, &run, id_of("sessions", "parent", parent)?, result);
     }

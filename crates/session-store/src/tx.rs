@@ -260,6 +260,7 @@ impl<'c> Tx<'c> {
         if to.is_terminated() {
             runs::end_those_of(self, session.id, now).await?;
             families::drop_callbacks(self, session.id).await?;
+            self.wake(Topic::Family);
         }
         Ok(session)
     }

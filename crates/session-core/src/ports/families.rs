@@ -4,23 +4,36 @@ use async_trait::async_trait;
 
 use crate::error::StoreResult;
 use crate::family::Callback;
-use crate::ids::SessionId;
+use crate::ids::{RunId, SessionId};
 
 /// Parents and children. The children themselves are listed by
 /// [`SessionFilter::parent`](crate::ports::SessionFilter::parent).
 ///
 /// A callback comes into being with the end of a child's run, in the same transaction. It is due until a run of the parent
-/// that [`delivers`](crate::ports::NewRun::delivers) it is enqueued, once; the callbacks to a parent that is terminated are
-/// dropped.
+/// that [`delivers`](crate::ports::NewRun::delivers) it is enqueued, once, or until the parent was told by its log alone;
+/// the callbacks to a parent that is terminated are dropped.
+///
+/// Whoever tells parents, or ends what is left of families, listens to `Topic::Family` and looks here.
 #[async_trait]
 pub trait FamilyStore: Send + Sync {
-    /// The sessions to which callbacks are due and which have no run that is not over, at most `limit`, those first that
-    /// wait for longest.
+    /// The sessions to which callbacks are due, which have no run that is not over and are not left in peace, at most
+    /// `limit`, those first that wait for longest. Each callback that makes, and each end of a run that leaves, such a
+    /// session wakes `Topic::Family`.
     async fn callbacks_due(&self, limit: u32) -> StoreResult<Vec<SessionId>>;
 
     /// The callbacks that are due to this session, oldest first, at most `limit`.
     async fn callbacks(&self, parent: SessionId, limit: u32) -> StoreResult<Vec<Callback>>;
 
-    /// The live sessions whose parent is terminated, at most `limit`: what is left to be ended after a crash.
+    /// This session was told of these ends by its log alone, which has them as `child.ended` events: no run delivers them
+    /// any more. One that is not due to it is passed over.
+    async fn callbacks_heard(&self, parent: SessionId, ends: &[RunId]) -> StoreResult<()>;
+
+    /// Leaves those of these sessions in peace that have children: what is due to them, now or later, waits until they are
+    /// used again, that is until a run of theirs is enqueued that delivers nothing. Sessions that are not there are passed
+    /// over.
+    async fn hold_callbacks(&self, sessions: &[SessionId]) -> StoreResult<()>;
+
+    /// The live sessions whose parent is terminated, at most `limit`: what is left to be ended after a crash. The end of any
+    /// session wakes `Topic::Family`.
     async fn orphaned(&self, limit: u32) -> StoreResult<Vec<SessionId>>;
 }

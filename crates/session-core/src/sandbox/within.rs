@@ -21,14 +21,14 @@ impl SandboxSpec {
     /// Where the kernel enforces nothing there is nothing to be wider than, but for the limits of processes.
     pub fn within(&self, parent: &Self) -> Result<(), Wider> {
         let wider = |part, found: &dyn ToString| Err(Wider { part, found: found.to_string() });
+        if !holds(self.level, parent.level) {
+            return wider("sandbox level", &self.level);
+        }
         if let Some((part, limit)) = larger(&self.limits, &parent.limits) {
             return wider(part, &limit);
         }
         if parent.level == SandboxLevel::Off {
             return Ok(());
-        }
-        if !holds(self.level, parent.level) {
-            return wider("sandbox level", &self.level);
         }
         if let Some(path) = self.write.iter().find(|path| !parent.may_change(path)) {
             return wider("directory to change", path);
@@ -54,7 +54,9 @@ impl SandboxSpec {
         self.write.iter().any(|root| path.starts_with(root))
     }
 
-    fn may_read(&self, path: &Utf8Path) -> bool {
+    /// Whether what it names lets its processes read this directory.
+    #[must_use]
+    pub fn may_read(&self, path: &Utf8Path) -> bool {
         self.may_change(path) || self.read.iter().any(|root| path.starts_with(root))
     }
 }

@@ -306,6 +306,7 @@ impl Terminated {
 fn drains(reason: TerminationReason) -> bool {
     match reason {
         TerminationReason::Killed
+        | TerminationReason::ParentEnded
         | TerminationReason::BudgetExhausted
         | TerminationReason::SandboxViolation => false,
         TerminationReason::Stopped

@@ -8,7 +8,7 @@ use session_core::StoreResult;
 use session_core::affinity::RunnerProfile;
 use session_core::digest::Digest;
 use session_core::family::Callback;
-use session_core::ids::{RunnerId, SessionId, TokenId};
+use session_core::ids::{RunId, RunnerId, SessionId, TokenId};
 use session_core::names::{Principal, ProgramVersion};
 use session_core::ports::{FamilyStore, RunnerStore, TokenStore};
 use session_core::run::Epoch;
@@ -95,6 +95,16 @@ impl FamilyStore for SqlStore {
 
     async fn callbacks(&self, parent: SessionId, limit: u32) -> StoreResult<Vec<Callback>> {
         families::callbacks(&mut self.connection().await?.conn(), parent, limit).await
+    }
+
+    async fn callbacks_heard(&self, parent: SessionId, ends: &[RunId]) -> StoreResult<()> {
+        let ends = ends.to_vec();
+        change!(self, [ends], tx => families::heard(tx, parent, &ends)).await
+    }
+
+    async fn hold_callbacks(&self, sessions: &[SessionId]) -> StoreResult<()> {
+        let sessions = sessions.to_vec();
+        change!(self, [sessions], tx => families::hold(tx, &sessions)).await
     }
 
     async fn orphaned(&self, limit: u32) -> StoreResult<Vec<SessionId>> {

@@ -224,6 +224,60 @@ pub async fn a_callback_is_delivered_once(f: &Fixture) {
     assert_eq!(heard(f, root).await.len(), 2, "its log says so for ever");
 }
 
+/// A parent that is left in peace is told when it was used again, and not before; one without children is not left so.
+pub async fn a_parent_in_peace_is_told_later(f: &Fixture) {
+    let (root, other, alone) = (f.session().await.id, f.session().await.id, f.session().await.id);
+    let runner = f.new_runner();
+    let before = running(f, &runner, root).await;
+    let after = running(f, &runner, root).await;
+    let not_held = running(f, &runner, other).await;
+    f.complete(before.fence()).await;
+    f.complete(not_held.fence()).await;
+    f.store.hold_callbacks(&[root, alone, f.env.session_id()]).await.unwrap();
+    f.complete(after.fence()).await;
+    assert_eq!(due(f).await, [other]);
+    assert_eq!(callbacks(f, root).await.len(), 2, "they wait");
+    // To be told of what it knows to ask for is no other use.
+    f.enqueue([NewRun { delivers: vec![before.id], ..f.resume(root) }]).await;
+    let told = f.claim(&runner).await.unwrap().run;
+    f.start(told.fence()).await;
+    f.complete(told.fence()).await;
+    assert_eq!(due(f).await, [other]);
+    f.enqueue([f.resume(root)]).await;
+    let used = f.claim(&runner).await.unwrap().run;
+    f.start(used.fence()).await;
+    let mut family = f.store.listen(Topic::Family);
+    f.complete(used.fence()).await;
+    in_time("a parent with callbacks rests", family.woken()).await;
+    assert_eq!(due(f).await, [other, root]);
+    let late = running(f, &runner, alone).await;
+    f.complete(late.fence()).await;
+    assert_eq!(due(f).await, [other, root, alone], "it had no children when it was named");
+}
+
+/// What a parent was told by its log alone is due no more; what is due to another one stays.
+pub async fn what_was_heard_is_due_no_more(f: &Fixture) {
+    let (root, other) = (f.session().await.id, f.session().await.id);
+    let runner = f.new_runner();
+    let mut ends = Vec::new();
+    for parent in [root, root, other] {
+        let run = running(f, &runner, parent).await;
+        let mut family = f.store.listen(Topic::Family);
+        ends.push(f.complete(run.fence()).await.id);
+        in_time("a callback came into being", family.woken()).await;
+    }
+    f.store.callbacks_heard(root, &[ends[0], ends[2], f.env.run_id()]).await.unwrap();
+    assert_eq!(callbacks(f, root).await.iter().map(|due| due.run).collect::<Vec<_>>(), [ends[1]]);
+    f.store.callbacks_heard(root, &ends).await.unwrap();
+    assert_eq!(due(f).await, [other]);
+    assert_eq!(heard(f, root).await.len(), 2, "its log says so for ever");
+    let told = NewRun { delivers: vec![ends[0]], ..f.resume(root) };
+    assert_refused!(
+        f.store.enqueue(vec![told], None, f.now()),
+        StoreError::Conflict(Conflict::NotDue(run)) if *run == ends[0]
+    );
+}
+
 /// What is due to a session that is terminated is dropped, and so is what comes afterwards; its log says it all the same.
 pub async fn a_parent_that_is_over_is_told_nothing(f: &Fixture) {
     let root = f.session().await.id;
@@ -245,8 +299,10 @@ pub async fn children_that_are_left_are_found(f: &Fixture) {
         children.push(f.store.create(child_of(f, parent), f.now()).await.unwrap().id);
     }
     assert!(f.store.orphaned(ALL).await.unwrap().is_empty());
+    let mut family = f.store.listen(Topic::Family);
     f.transition(children[0], Trigger::Terminate(TerminationReason::Stopped)).await;
     f.transition(root, Trigger::Terminate(TerminationReason::Killed)).await;
+    in_time("a parent is over", family.woken()).await;
     let mut left = f.store.orphaned(ALL).await.unwrap();
     left.sort();
     let mut expected = vec![children[1], children[2]];

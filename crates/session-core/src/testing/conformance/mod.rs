@@ -221,6 +221,8 @@ macro_rules! conformance_cases {
             a_parent_hears_of_every_end
             only_who_wants_to_hear_is_told
             a_callback_is_delivered_once
+            a_parent_in_peace_is_told_later
+            what_was_heard_is_due_no_more
             a_parent_that_is_over_is_told_nothing
             children_that_are_left_are_found
             concurrent_ends_are_each_heard_once

@@ -30,6 +30,7 @@ enum Wake {
     Queue,
     Runner(RunnerId),
     Session(SessionId),
+    Family,
 }
 
 impl Draft {
@@ -44,6 +45,7 @@ impl Draft {
             Wake::Queue => Topic::Queue,
             Wake::Runner(id) => Topic::Runner(id),
             Wake::Session(id) => Topic::Session(id),
+            Wake::Family => Topic::Family,
         };
         self.wakes.into_iter().map(topic).collect()
     }
@@ -54,6 +56,10 @@ impl Draft {
 
     pub(super) fn wake_queue(&mut self) {
         self.wakes.insert(Wake::Queue);
+    }
+
+    pub(super) fn wake_family(&mut self) {
+        self.wakes.insert(Wake::Family);
     }
 
     /// Appends an event with the next number of the session's log.
@@ -160,6 +166,7 @@ impl Draft {
         if to.is_terminated() {
             self.end_runs_of(id, now)?;
             self.drop_callbacks(id);
+            self.wake_family();
         }
         Ok(self.session(id)?.clone())
     }
@@ -284,8 +291,9 @@ impl Draft {
         if !session.state.is_terminated() {
             session.active_at = now;
         }
-        // A place in its crew may have become free, or a run that waited for it.
+        // A place in its crew may have become free, or a run that waited for it; or its session can be told of its children.
         self.wake_queue();
+        self.wake_family();
         Ok(to)
     }
 

@@ -23,7 +23,11 @@ impl FamilyStore for MemoryStore {
         Ok(self.read(|data| {
             let mut due: Vec<SessionId> = Vec::new();
             for Owed(callback) in &data.callbacks {
-                if !due.contains(&callback.parent) && data.run_not_over(callback.parent).is_none() {
+                let in_peace = data.held.contains(&callback.parent);
+                if !in_peace
+                    && !due.contains(&callback.parent)
+                    && data.run_not_over(callback.parent).is_none()
+                {
                     due.push(callback.parent);
                 }
             }
@@ -38,6 +42,23 @@ impl FamilyStore for MemoryStore {
             let due = data.callbacks.iter().map(|Owed(callback)| callback);
             due.filter(|callback| callback.parent == parent).take(limit).cloned().collect()
         }))
+    }
+
+    async fn callbacks_heard(&self, parent: SessionId, ends: &[RunId]) -> StoreResult<()> {
+        self.write(|draft| {
+            let heard = |callback: &Callback| callback.parent == parent && ends.contains(&callback.run);
+            draft.data.callbacks.retain(|Owed(callback)| !heard(callback));
+            Ok(())
+        })
+    }
+
+    async fn hold_callbacks(&self, sessions: &[SessionId]) -> StoreResult<()> {
+        self.write(|draft| {
+            let is_parent = |id: &&SessionId| draft.data.sessions.values().any(|it| it.parent == Some(**id));
+            let held: Vec<_> = sessions.iter().filter(is_parent).copied().collect();
+            draft.data.held.extend(held);
+            Ok(())
+        })
     }
 
     async fn orphaned(&self, limit: u32) -> StoreResult<Vec<SessionId>> {
@@ -80,8 +101,11 @@ impl Draft {
         Ok(())
     }
 
-    /// A run of this session tells it of these ends.
+    /// A run of this session tells it of these ends; one that tells it of none is use of it.
     pub(super) fn deliver(&mut self, parent: SessionId, ends: &[RunId]) -> StoreResult<()> {
+        if ends.is_empty() {
+            self.data.held.remove(&parent);
+        }
         for run in ends {
             let due = |Owed(callback): &Owed| callback.run == *run && callback.parent == parent;
             let place = self.data.callbacks.iter().position(due).ok_or(Conflict::NotDue(*run))?;

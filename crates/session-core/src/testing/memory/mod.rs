@@ -16,7 +16,7 @@ mod sessions;
 mod sweep;
 mod tokens;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
@@ -56,6 +56,8 @@ struct Data {
     crews: BTreeMap<CrewId, Option<u32>>,
     /// In the order of their ends.
     callbacks: Vec<Owed>,
+    /// The sessions that are left in peace until they are used again.
+    held: BTreeSet<SessionId>,
     runners: BTreeMap<RunnerId, Known>,
     approvals: BTreeMap<ApprovalId, Approval>,
     /// Calls under a key, each key of a principal once.

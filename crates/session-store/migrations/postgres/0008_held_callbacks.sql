@@ -1,0 +1,3 @@
+-- Sessions that are left in peace: what they are to hear of their children waits until they are used again.
+
+ALTER TABLE sessions ADD COLUMN callbacks_held bigint NOT NULL DEFAULT 0;
