@@ -2,7 +2,9 @@
 
 mod approvals;
 mod dispatcher;
+mod family;
 mod submit;
+mod telling;
 mod tokens;
 
 use std::fmt;
@@ -28,12 +30,16 @@ pub use submit::{Draft, Submission, Task, TaskSession};
 pub struct DispatchOptions {
     /// For how long a claim holds without being renewed.
     pub lease: SignedDuration,
+    /// For how long a further run of a session waits for a runner that may take it, unless it says otherwise; `None` for as
+    /// long as it takes.
+    pub resume_within: Option<SignedDuration>,
 }
 
 impl Default for DispatchOptions {
-    /// A minute, and half a minute by which the clocks of hosts that share a store may differ.
+    /// A lease of a minute, and half a minute by which the clocks of hosts that share a store may differ; ten minutes for a
+    /// further run.
     fn default() -> Self {
-        Self { lease: SignedDuration::from_secs(90) }
+        Self { lease: SignedDuration::from_secs(90), resume_within: Some(SignedDuration::from_mins(10)) }
     }
 }
 
@@ -104,7 +110,7 @@ impl Coordinator {
         submission: Submission,
         once: Option<Idempotency>,
     ) -> Result<Vec<Run>, DispatchError> {
-        let planned = submit::plan(submission, &self.env)?;
+        let planned = submit::plan(submission, &self.env, self.options.resume_within)?;
         let runs = self.store.enqueue_once(planned.batch, planned.crew, once, self.env.now()).await?;
         let mut by_task: Vec<_> = planned.tasks.into_iter().zip(runs).collect();
         by_task.sort_by_key(|(task, _)| *task);
@@ -157,13 +163,17 @@ impl Coordinator {
         self.store.requeue(fence, self.env.now()).await
     }
 
-    /// Asks for the end of every run of these sessions that is not over; the sessions stay. Returns those runs.
+    /// Asks for the end of every run that is not over of these sessions and of all live ones below them; the sessions
+    /// stay. Those that have children are left in peace until they are used again: nobody tells them of what is ended
+    /// here. Returns those runs.
     ///
     /// What waits goes before what runs, and the last before the first: a place that becomes free is not taken by one
     /// that is to end as well, and nothing fails for want of a run that was stopped just before it.
     pub async fn stop(&self, sessions: &[SessionId], mode: StopMode) -> StoreResult<Vec<Run>> {
+        let family = self.families(sessions).await?;
+        self.store.hold_callbacks(&family).await?;
         let mut open = Vec::new();
-        for &session in sessions {
+        for session in family {
             open.extend(self.open_runs(session).await?);
         }
         open.sort_by_key(|run| (run.state.phase().is_in_flight(), std::cmp::Reverse(run.id)));
@@ -193,6 +203,27 @@ impl Coordinator {
                 return Ok(reaped);
             }
         }
+    }
+
+    /// Deals with the runs that no runner took in time, everything that is due: those that a runner waits to take wait on,
+    /// all others fail. A runner counts that was seen within a lease. Returns those that failed.
+    pub async fn unclaimed(&self) -> StoreResult<Vec<Run>> {
+        const BATCH: u32 = 100;
+        let mut failed = Vec::new();
+        loop {
+            let batch = self.store.unclaimed(self.env.now(), self.options.lease, BATCH).await?;
+            if batch.is_empty() {
+                return Ok(failed);
+            }
+            failed.extend(batch);
+        }
+    }
+
+    /// Forgets the calls whose time is over.
+    pub async fn forget_calls(&self) -> StoreResult<()> {
+        const BATCH: u32 = 1_000;
+        while self.store.forget_idempotency(self.env.now(), BATCH).await? == BATCH {}
+        Ok(())
     }
 
     /// Listens to a topic.

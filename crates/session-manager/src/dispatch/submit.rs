@@ -1,7 +1,7 @@
 //! From what somebody wants executed to what is enqueued: every check, before anything is made.
 
 use camino::Utf8PathBuf;
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use session_core::affinity::{Affinity, Place};
 use session_core::budget::Budget;
 use session_core::event::Payload;
@@ -49,6 +49,9 @@ pub struct Task {
     pub env: Vec<(String, String)>,
     /// The longest wall time.
     pub timeout: Option<SignedDuration>,
+    /// For how long it waits for a runner that may take it. Without it a further run of a session waits as long as the
+    /// settings say, and a first one as long as it takes.
+    pub claim_within: Option<SignedDuration>,
     /// Higher ones first.
     pub priority: i32,
 }
@@ -101,7 +104,11 @@ pub(super) struct Planned {
 }
 
 /// Checks everything and puts the tasks in order.
-pub(super) fn plan(submission: Submission, env: &Env) -> Result<Planned, DispatchError> {
+pub(super) fn plan(
+    submission: Submission,
+    env: &Env,
+    resume_within: Option<SignedDuration>,
+) -> Result<Planned, DispatchError> {
     let Submission { principal, place, at_once, tasks } = submission;
     if tasks.is_empty() || tasks.len() > TASKS_MAX {
         return Err(invalid("tasks", format!("there are {}, 1 to {TASKS_MAX} are allowed", tasks.len())));
@@ -128,7 +135,10 @@ pub(super) fn plan(submission: Submission, env: &Env) -> Result<Planned, Dispatc
     let mut planned = Planned { batch: Vec::with_capacity(order.len()), crew, tasks: Vec::new() };
     for placed in order {
         if let Some(task) = tasks[placed.task].take() {
-            planned.batch.push(new_run(task, placed.after, &principal, &place, env));
+            let further = matches!(task.session, TaskSession::Existing(_));
+            let within = task.claim_within.or(resume_within.filter(|_| further));
+            let claim_by = claim_by(within, env.now());
+            planned.batch.push(NewRun { claim_by, ..new_run(task, placed.after, &principal, &place, env) });
             planned.tasks.push(placed.task);
         }
     }
@@ -155,6 +165,11 @@ fn new_run(task: Task, after: Vec<usize>, principal: &Principal, place: &Place, 
     }
 }
 
+/// When a run that may wait so long must be taken.
+pub(super) fn claim_by(within: Option<SignedDuration>, now: Timestamp) -> Option<Timestamp> {
+    within.map(|within| now.saturating_add(within).unwrap_or(Timestamp::MAX))
+}
+
 fn new_session(draft: Draft, key: Option<ExternalKey>, principal: &Principal, env: &Env) -> NewSession {
     let Draft { label, agent, kind, project, sandbox, metadata, budget, parent } = draft;
     let (id, principal) = (env.session_id(), principal.clone());
@@ -165,8 +180,10 @@ fn check(task: &Task, field: &str) -> Result<(), DispatchError> {
     let at = |part: &str| format!("{field}.{part}");
     check_turn(task, field)?;
     check_process(task, field)?;
-    if task.timeout.is_some_and(|timeout| timeout <= SignedDuration::ZERO) {
-        return Err(invalid(at("timeout"), "must be longer than nothing"));
+    for (part, time) in [("timeout", task.timeout), ("claim_within", task.claim_within)] {
+        if time.is_some_and(|time| time <= SignedDuration::ZERO) {
+            return Err(invalid(at(part), "must be longer than nothing"));
+        }
     }
     if let TaskSession::New(draft) | TaskSession::Keyed(_, draft) = &task.session {
         let Draft { kind, project, metadata, .. } = draft;
@@ -302,6 +319,7 @@ mod tests {
             argv: vec!["true".into()],
             env: Vec::new(),
             timeout: None,
+            claim_within: None,
             priority: 0,
         }
     }
@@ -309,7 +327,7 @@ mod tests {
     fn plan_of(tasks: Vec<Task>) -> Result<Planned, DispatchError> {
         let submission =
             Submission { principal: "me".parse().unwrap(), place: Place::Anywhere, at_once: Some(2), tasks };
-        plan(submission, &testing::env().0)
+        plan(submission, &testing::env().0, None)
     }
 
     #[test]
@@ -319,6 +337,25 @@ mod tests {
         assert_eq!(planned.batch[1].after, [0]);
         assert_eq!(planned.crew.unwrap().at_once, Some(2));
         assert!(plan_of(vec![task("alone", &[])]).unwrap().crew.is_none());
+    }
+
+    #[test]
+    fn a_run_waits_for_its_runner_as_long_as_it_says_or_a_further_one_as_is_set() {
+        let (env, _) = testing::env();
+        let further = || Task { session: TaskSession::Existing(env.session_id()), ..task("t", &[]) };
+        let given = |task| Task { claim_within: Some(SignedDuration::from_secs(5)), ..task };
+        for (task, expected) in [
+            (task("t", &[]), None),
+            (further(), Some(60)),
+            (given(task("t", &[])), Some(5)),
+            (given(further()), Some(5)),
+        ] {
+            let (principal, place) = ("me".parse().unwrap(), Place::Anywhere);
+            let submission = Submission { principal, place, at_once: None, tasks: vec![task] };
+            let planned = plan(submission, &env, Some(SignedDuration::from_mins(1))).unwrap();
+            let expected = expected.map(|seconds| env.now() + SignedDuration::from_secs(seconds));
+            assert_eq!(planned.batch[0].claim_by, expected);
+        }
     }
 
     #[test]
@@ -408,6 +445,7 @@ mod tests {
         );
         case(&|t| t.env.push(("A=B".into(), String::new())), "task \"t\".env: \"A=B\" is no name");
         case(&|t| t.timeout = Some(SignedDuration::ZERO), "task \"t\".timeout: must be longer");
+        case(&|t| t.claim_within = Some(SignedDuration::ZERO), "task \"t\".claim_within: must be longer");
         case(&|t| t.after.push("nobody".into()), "after: task \"t\" is to come after \"nobody\"");
         case(
             &|t| {

@@ -7,6 +7,7 @@ mod busy;
 mod cancellation;
 mod eviction;
 mod expectations;
+mod families;
 mod governance;
 mod isolation;
 mod leaving;
