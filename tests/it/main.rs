@@ -8,6 +8,8 @@ mod architecture;
 #[cfg(test)]
 mod crash;
 #[cfg(test)]
+mod family;
+#[cfg(test)]
 mod http;
 #[cfg(test)]
 mod identity;

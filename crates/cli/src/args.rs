@@ -9,10 +9,14 @@ use session_core::names::ExecutorType;
 use crate::{duration, money};
 
 pub mod agents;
+pub mod family;
+pub mod ps;
 pub mod sandbox;
 pub mod serve;
 
 pub use agents::{AnswerArgs, ApprovalsArgs, ApprovalsCommand, NextTurnArgs, SendArgs, TurnArgs};
+pub use family::FamilyArgs;
+pub use ps::PsArgs;
 pub use sandbox::SandboxArgs;
 pub use serve::{ServeArgs, TokenArgs, TokenCommand};
 
@@ -144,9 +148,8 @@ pub struct RunArgs {
     /// options say.
     #[arg(long, value_name = "KEY", conflicts_with_all = ["file", "count"])]
     pub key: Option<String>,
-    /// The session that starts it: a session id, the beginning of one, or a label.
-    #[arg(long, value_name = "SESSION", conflicts_with = "file")]
-    pub parent: Option<String>,
+    #[command(flatten)]
+    pub family: FamilyArgs,
     #[command(flatten)]
     pub limits: LimitArgs,
     #[command(flatten)]
@@ -177,6 +180,10 @@ pub struct TaskArgs {
     /// The longest wall time, such as `90s` or `1h 30m`.
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = duration::parse)]
     pub timeout: Option<SignedDuration>,
+    /// Give up when no runner that may take it has done so after this long; default: of a further run `run.resume_within`, of
+    /// a first one never.
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = duration::parse)]
+    pub claim_within: Option<SignedDuration>,
 }
 
 /// What a session may use up.
@@ -194,30 +201,6 @@ pub struct LimitArgs {
     /// What it may cost, in US dollars, such as `2.50`.
     #[arg(long = "max-cost", value_name = "USD", conflicts_with = "file", value_parser = money::parse)]
     pub cost: Option<u64>,
-}
-
-/// `roomette ps`
-#[derive(Debug, Args)]
-pub struct PsArgs {
-    /// Also sessions that are terminated.
-    #[arg(long, short)]
-    pub all: bool,
-    /// Only sessions with this label.
-    #[arg(long, value_name = "TEXT")]
-    pub label: Option<String>,
-    /// Only sessions with a run that is not over.
-    #[arg(long, short)]
-    pub busy: bool,
-    /// At most so many, newest first.
-    #[arg(long, short = 'n', value_name = "N", default_value_t = 50,
-          value_parser = clap::value_parser!(u32).range(1..=1_000))]
-    pub limit: u32,
-    /// Only what comes behind this place, as the page before says it.
-    #[arg(long, value_name = "CURSOR")]
-    pub after: Option<String>,
-    /// Print ids only, one a line.
-    #[arg(long, short)]
-    pub quiet: bool,
 }
 
 /// One session.

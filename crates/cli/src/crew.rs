@@ -63,6 +63,8 @@ pub struct Defaults {
     pub env: Vec<(String, String)>,
     /// The longest wall time of a task that sets none.
     pub timeout: Option<SignedDuration>,
+    /// For how long each waits for a runner that may take it.
+    pub claim_within: Option<SignedDuration>,
 }
 
 /// Reads a crew file. Relative project paths begin at the file's directory.
@@ -131,6 +133,7 @@ fn wire(task: CrewTask, directory: &Utf8Path, defaults: &Defaults) -> Outcome<Ta
             budget,
             sandbox,
             parent: None,
+            callback: false,
         }),
         name: Some(name),
         after,
@@ -138,6 +141,7 @@ fn wire(task: CrewTask, directory: &Utf8Path, defaults: &Defaults) -> Outcome<Ta
         base_env: defaults.base_env.clone(),
         env: variables,
         timeout: timeout.or(defaults.timeout),
+        claim_within: defaults.claim_within,
         priority,
     })
 }
@@ -157,8 +161,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = Utf8Path::from_path(dir.path()).unwrap().join("crew.toml");
         fs::write(&path, text).unwrap();
-        let defaults =
-            Defaults { base_env: Vec::new(), env: Vec::new(), timeout: Some(SignedDuration::from_secs(9)) };
+        let defaults = Defaults {
+            base_env: Vec::new(),
+            env: Vec::new(),
+            timeout: Some(SignedDuration::from_secs(9)),
+            claim_within: None,
+        };
         read(&path, &defaults)
     }
 

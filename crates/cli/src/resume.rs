@@ -110,7 +110,7 @@ where
     /// The three steps.
     pub async fn resume(&self, session: SessionId) -> Result<Arc<SessionHandle<F::Engine>>, OpenFailure> {
         let mut resuming = self.manager.begin_resume(session).await?;
-        failpoint::reach(ResumeStep::Opened);
+        failpoint::reach(ResumeStep::Opened.code());
         let restored = if resuming.engine().wants_history() {
             let log = timeout(STEP_BOUND, log(&*self.dispatcher, session)).await;
             Restored::from_log(&log.map_err(|_| OpenFailure::Slow(session))??)
@@ -118,11 +118,11 @@ where
             Restored::default()
         };
         resuming.restore(restored.clone()).await?;
-        failpoint::reach(ResumeStep::Reconstructed);
+        failpoint::reach(ResumeStep::Reconstructed.code());
         let taken_over = timeout(STEP_BOUND, resuming.engine().restore_history(&restored)).await;
         let taken_over = taken_over.unwrap_or(Err(EngineError::TimedOut(STEP_BOUND)));
         taken_over.map_err(|error| OpenFailure::Restore(session, error))?;
-        failpoint::reach(ResumeStep::Restored);
+        failpoint::reach(ResumeStep::Restored.code());
         Ok(resuming.complete().await?)
     }
 

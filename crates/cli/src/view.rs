@@ -46,6 +46,8 @@ pub struct SessionView {
     /// The session that started it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
+    /// How many sessions lie above it.
+    pub depth: u32,
     /// The session of its identity's generation before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub previous: Option<String>,
@@ -223,6 +225,7 @@ impl SessionView {
             },
             metadata: metadata.unwrap_or_default(),
             parent: session.parent.map(|id| id.to_string()),
+            depth: session.depth,
             previous: session.generation.and_then(|generation| generation.previous).map(|id| id.to_string()),
             key: session.key.as_ref().map(ToString::to_string),
             forked_from: session

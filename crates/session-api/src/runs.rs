@@ -52,6 +52,9 @@ pub struct CreateRun {
     /// The longest wall time in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_s: Option<f64>,
+    /// For how long in seconds it may wait for a runner that may take it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claim_within_s: Option<f64>,
     /// Higher ones first.
     #[serde(default)]
     pub priority: i32,

@@ -122,6 +122,7 @@ fn in_request(part: &str) -> &str {
         "turn.permissions.asking" => "ask",
         "project" => "project_dir",
         "timeout" => "timeout_s",
+        "claim_within" => "claim_within_s",
         other => other,
     }
 }

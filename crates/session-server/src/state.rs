@@ -81,6 +81,8 @@ pub trait Host: Send + Sync {
 pub struct Wanted<'r> {
     /// Whose session it is going to be.
     pub principal: &'r Principal,
+    /// What its parent's processes may, if it is a child: it may that much at the most.
+    pub parent: Option<&'r SandboxSpec>,
     /// The kind of directory it works in.
     pub kind: WorkspaceKind,
     /// The project.

@@ -1,7 +1,7 @@
 //! `roomette inspect`: everything about a session.
 
 use serde::Serialize;
-use session_core::ports::{RunStore as _, SessionStore as _};
+use session_core::ports::{Page, RunStore as _, SessionFilter, SessionStore as _};
 use session_core::session::SessionSummary;
 use session_core::{Run, SessionId};
 use session_runner::workspace::SessionDir;
@@ -14,12 +14,17 @@ use crate::{output, select, view};
 
 /// How many runs are shown.
 const RUNS: u32 = 50;
+/// How many children are named.
+const CHILDREN: u32 = 200;
 
 #[derive(Serialize)]
 struct Everything {
     #[serde(flatten)]
     session: SessionView,
     paths: PathsView,
+    /// The live sessions that it started, newest first, at most 200.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    children: Vec<String>,
     /// Newest first.
     runs: Vec<RunView>,
 }
@@ -37,11 +42,13 @@ pub async fn execute(context: &Context, text: &str) -> Outcome<()> {
     let Some(store) = context.read_store().await? else { return Err(select::unknown(text)) };
     let id = select::one(&store, text).await?;
     let (summary, runs) = read(&store, id, text).await?;
+    let children = children(&store, id).await?;
     store.close().await;
     let directory = context.layout().session(id);
     let everything = Everything {
         session: SessionView::new(&summary, Some(directory.root().to_string())),
         paths: paths(&summary, &directory),
+        children,
         runs: runs.iter().map(RunView::new).collect(),
     };
     if context.json { output::json(&everything) } else { output::line(&text_of(&everything)) }
@@ -51,6 +58,13 @@ async fn read(store: &SqlStore, id: SessionId, text: &str) -> Outcome<(SessionSu
     let Some(session) = store.session(id).await? else { return Err(select::unknown(text)) };
     let runs = store.runs(id, RUNS).await?;
     Ok((SessionSummary { session, last_run: runs.first().cloned() }, runs))
+}
+
+/// What it started, as far as it is shown.
+async fn children(store: &SqlStore, id: SessionId) -> Outcome<Vec<String>> {
+    let filter = SessionFilter { parent: Some(id), live: true, ..SessionFilter::default() };
+    let listing = store.list(&filter, &Page::first(CHILDREN)).await?;
+    Ok(listing.items.iter().map(|item| item.session.id.to_string()).collect())
 }
 
 fn paths(summary: &SessionSummary, directory: &SessionDir) -> PathsView {
@@ -65,7 +79,7 @@ fn paths(summary: &SessionSummary, directory: &SessionDir) -> PathsView {
 }
 
 fn text_of(everything: &Everything) -> String {
-    let Everything { session, paths, runs } = everything;
+    let Everything { session, paths, children, runs } = everything;
     let mut lines = Vec::new();
     let mut add = |name: &str, value: Option<String>| {
         if let Some(value) = value {
@@ -80,6 +94,8 @@ fn text_of(everything: &Everything) -> String {
     add("owner", Some(session.principal.clone()));
     add("agent", session.agent.clone());
     add("parent", session.parent.clone());
+    let short: Vec<_> = children.iter().map(|child| view::short(child)).collect();
+    add("children", Some(short.join(" ")).filter(|children| !children.is_empty()));
     add(
         "forked",
         session.forked_from.as_ref().map(|fork| format!("from {} at event {}", fork.session, fork.at)),

@@ -1,4 +1,6 @@
-//! `roomette ps`: the sessions, newest first.
+//! `roomette ps`: the sessions, newest first, or as families.
+
+mod tree;
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -7,11 +9,14 @@ use session_core::names::Label;
 use session_core::ports::{Cursor, Listing, Page, SessionFilter, SessionStore as _};
 use session_core::session::SessionSummary;
 
+use self::tree::Node;
 use crate::args::PsArgs;
 use crate::context::Context;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::view::SessionView;
 use crate::{output, view};
+
+const HEAD: [&str; 9] = ["SESSION", "LABEL", "STATUS", "STATE", "EXIT", "TIME", "IDLE", "BUDGET", "COMMAND"];
 
 /// One page, as scripts read it.
 #[derive(Serialize)]
@@ -33,6 +38,9 @@ pub async fn execute(context: &Context, args: PsArgs) -> Outcome<()> {
     };
     let mut page = Page::first(args.limit);
     page.after = args.after.as_deref().map(parse_cursor).transpose()?;
+    if args.tree {
+        return families(context, &args, &filter, &page).await;
+    }
     let listing = match context.read_store().await? {
         Some(store) => {
             let listing = store.list(&filter, &page).await?;
@@ -53,9 +61,7 @@ pub async fn execute(context: &Context, args: PsArgs) -> Outcome<()> {
         return listing.items.iter().try_for_each(|item| output::line(&item.session.id.to_string()));
     }
     if listing.items.is_empty() {
-        output::say(
-            "no sessions; `roomette run -- PROGRAM…` makes one, `roomette ps --all` shows what ended for good",
-        );
+        say_that_there_are_none();
         return Ok(());
     }
     print(&listing, context.env.now())?;
@@ -65,10 +71,53 @@ pub async fn execute(context: &Context, args: PsArgs) -> Outcome<()> {
     Ok(())
 }
 
+fn say_that_there_are_none() {
+    output::say(
+        "no sessions; `roomette run -- PROGRAM…` makes one, `roomette ps --all` shows what ended for good",
+    );
+}
+
+/// The same as families: for scripts a list in which each stands behind its parent.
+async fn families(context: &Context, args: &PsArgs, filter: &SessionFilter, page: &Page) -> Outcome<()> {
+    let nodes = match context.read_store().await? {
+        Some(store) => {
+            let nodes = tree::families(&store, filter, page).await?;
+            store.close().await;
+            nodes
+        }
+        None => Vec::new(),
+    };
+    if context.json {
+        let layout = context.layout();
+        let view = |node: &Node| {
+            let directory = layout.session(node.item.session.id).root().to_string();
+            SessionView::new(&node.item, Some(directory))
+        };
+        return output::json(&PageView { sessions: nodes.iter().map(view).collect(), next: None });
+    }
+    if args.quiet {
+        return nodes.iter().try_for_each(|node| output::line(&node.item.session.id.to_string()));
+    }
+    if nodes.is_empty() {
+        say_that_there_are_none();
+        return Ok(());
+    }
+    let now = context.env.now();
+    let mut table = output::table(&HEAD);
+    for Node { item, lines } in &nodes {
+        let mut row = row(item, now);
+        if let Some(name) = row.first_mut() {
+            name.insert_str(0, lines);
+        }
+        table.add_row(row);
+    }
+    output::print(&table)
+}
+
 fn print(listing: &Listing, now: Timestamp) -> Outcome<()> {
     // Most sessions have no parent: then there is no column of dashes.
     let families = listing.items.iter().any(|item| item.session.parent.is_some());
-    let mut head = vec!["SESSION", "LABEL", "STATUS", "STATE", "EXIT", "TIME", "IDLE", "BUDGET", "COMMAND"];
+    let mut head = HEAD.to_vec();
     if families {
         head.insert(1, "PARENT");
     }

@@ -9,10 +9,13 @@ use crate::args::{RecoverArgs, TaskArgs};
 use crate::config::HostLoss;
 use crate::context::Context;
 use crate::crew::Defaults;
-use crate::failure::Outcome;
+use crate::failure::{Kind, Outcome};
 use crate::host::link::{self, Link};
 use crate::host::protocol::{Reply, Request, Submit};
 use crate::{output, view};
+
+/// How often those that were lost are looked for when some begin by themselves meanwhile.
+const ATTEMPTS: u32 = 5;
 
 /// Recovers, says what became of each run, and runs the lost ones again if told to.
 pub async fn execute(context: &Context, args: &RecoverArgs) -> Outcome<()> {
@@ -50,20 +53,35 @@ pub async fn execute(context: &Context, args: &RecoverArgs) -> Outcome<()> {
 
 /// Runs every session again whose last run was lost, now or at an earlier recovery.
 async fn run_again(context: &Context) -> Outcome<()> {
-    let defaults =
-        run::defaults(context, &TaskArgs { env: Vec::new(), allow_env: Vec::new(), timeout: None })?;
+    let defaults = run::defaults(
+        context,
+        &TaskArgs { env: Vec::new(), allow_env: Vec::new(), timeout: None, claim_within: None },
+    )?;
     let defaults = Defaults { timeout: None, ..defaults };
-    let lost = sessions_whose_last_run(context, |phase| phase == RunPhase::Lost).await?;
-    let tasks: Vec<_> =
-        lost.into_iter().map(|session| resume::again(session, Vec::new(), defaults.clone())).collect();
-    if tasks.is_empty() {
+    if sessions_whose_last_run(context, |phase| phase == RunPhase::Lost).await?.is_empty() {
         output::say("no session's last run is lost");
         return Ok(());
     }
-    let submit = Submit { principal: context.principal()?.to_string(), at_once: None, tasks };
     let mut connection = link::ensure_host(context).await?;
-    let enqueued = run::enqueue(&mut connection, submit).await?;
-    output::say(&format!("{} run again; `roomette ps` shows them", enqueued.len()));
+    for left in (0..ATTEMPTS).rev() {
+        let lost = sessions_whose_last_run(context, |phase| phase == RunPhase::Lost).await?;
+        let tasks: Vec<_> =
+            lost.into_iter().map(|session| resume::again(session, Vec::new(), defaults.clone())).collect();
+        if tasks.is_empty() {
+            break;
+        }
+        let submit = Submit { principal: context.principal()?.to_string(), at_once: None, tasks };
+        match run::enqueue(&mut connection, submit).await {
+            Ok(enqueued) => {
+                output::say(&format!("{} run again; `roomette ps` shows them", enqueued.len()));
+                return Ok(());
+            }
+            // The host tells a parent what became of its children, which runs it again as well.
+            Err(failure) if failure.kind == Kind::Conflict && left > 0 => {}
+            Err(failure) => return Err(failure),
+        }
+    }
+    output::say("all that were lost run again; `roomette ps` shows them");
     Ok(())
 }
 

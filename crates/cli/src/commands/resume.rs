@@ -76,6 +76,7 @@ pub fn again(session: SessionId, argv: Vec<String>, defaults: Defaults) -> TaskW
         base_env: defaults.base_env,
         env: defaults.env,
         timeout: defaults.timeout,
+        claim_within: defaults.claim_within,
         priority: 0,
     }
 }

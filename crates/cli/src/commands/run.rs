@@ -4,12 +4,14 @@ use std::io::Read as _;
 
 use camino::Utf8Path;
 use session_core::names::ExternalKey;
+use session_core::ports::SessionStore as _;
 use session_core::turn::PROMPT_MAX;
 use session_core::{SessionId, WorkspaceKind};
 use session_runner::workspace::check_repository;
+use session_runner::workspace::environment::SESSION_ID_VARIABLE;
 
 use super::aftermath;
-use crate::args::{RunArgs, SandboxArgs, TaskArgs, TurnArgs};
+use crate::args::{FamilyArgs, RunArgs, SandboxArgs, TaskArgs, TurnArgs};
 use crate::context::{Context, current_directory};
 use crate::crew::{self, Defaults};
 use crate::failure::{Failure, Kind, Outcome};
@@ -24,11 +26,9 @@ use crate::{environment, output, select, view};
 /// Enqueues the tasks, then watches them unless told not to.
 pub async fn execute(context: &Context, args: RunArgs) -> Outcome<()> {
     let detach = args.detach;
-    let parent = match &args.parent {
-        Some(parent) => select::several(context, std::slice::from_ref(parent)).await?.pop(),
-        None => None,
-    };
-    let submit = submission(context, args, parent)?;
+    let (family, key) = (args.family.clone(), args.key.is_some());
+    let mut submit = submission(context, args)?;
+    adopt(&mut submit, parent(context, &family, key).await?, &family)?;
     link::check_system()?;
     check_projects(context, &submit)?;
     let labels: Vec<Option<String>> = submit.tasks.iter().map(label_of).collect();
@@ -40,6 +40,35 @@ pub async fn execute(context: &Context, args: RunArgs) -> Outcome<()> {
     let watched = enqueued.iter().zip(labels);
     let watched = watched.map(|(at, label)| Watched { session: at.session, run: at.run, label }).collect();
     watch(context, connection, watched).await
+}
+
+/// The session that starts the tasks, where one does: the one that is named, or else the one that this command is called
+/// in. That is no more than a hint: whoever talks to the host is its owner, and may name any session of theirs.
+async fn parent(context: &Context, family: &FamilyArgs, has_key: bool) -> Outcome<Option<SessionId>> {
+    if let Some(named) = &family.parent {
+        return Ok(select::several(context, std::slice::from_ref(named)).await?.pop());
+    }
+    let around = context.variable(SESSION_ID_VARIABLE).and_then(|id| id.parse::<SessionId>().ok());
+    // A session that is found by its key is whose child it is.
+    let Some(around) = around.filter(|_| !family.no_parent && !has_key) else { return Ok(None) };
+    let Some(store) = context.read_store().await? else { return Ok(None) };
+    let found = store.session(around).await?;
+    store.close().await;
+    Ok(found.map(|session| session.id))
+}
+
+/// Makes every new session a child of this one.
+fn adopt(submit: &mut Submit, parent: Option<SessionId>, family: &FamilyArgs) -> Outcome<()> {
+    if parent.is_none() && (family.callback || family.no_callback) {
+        return Err(Failure::usage("--callback and --no-callback are about a parent, and there is none")
+            .hint("name it with --parent"));
+    }
+    for task in &mut submit.tasks {
+        if let SessionWire::New(new) | SessionWire::Keyed { new, .. } = &mut task.session {
+            (new.parent, new.callback) = (parent, parent.is_some() && !family.no_callback);
+        }
+    }
+    Ok(())
 }
 
 /// Finds out before anything is made whether a worktree can be made of each project.
@@ -103,7 +132,7 @@ fn label_of(task: &TaskWire) -> Option<String> {
     }
 }
 
-fn submission(context: &Context, args: RunArgs, parent: Option<SessionId>) -> Outcome<Submit> {
+fn submission(context: &Context, args: RunArgs) -> Outcome<Submit> {
     let principal = context.principal()?.to_string();
     let defaults = defaults(context, &args.task)?;
     if let Some(path) = &args.file {
@@ -136,7 +165,8 @@ fn submission(context: &Context, args: RunArgs, parent: Option<SessionId>) -> Ou
             cost_micros: args.limits.cost,
         },
         sandbox: sandbox(args.sandbox),
-        parent,
+        parent: None,
+        callback: false,
     };
     let session = match args.key {
         Some(key) => {
@@ -156,6 +186,7 @@ fn submission(context: &Context, args: RunArgs, parent: Option<SessionId>) -> Ou
         base_env: defaults.base_env,
         env: defaults.env,
         timeout: defaults.timeout,
+        claim_within: defaults.claim_within,
         priority: args.priority,
     };
     Ok(Submit { principal, at_once: args.at_once, tasks: vec![task; args.count as usize] })
@@ -219,6 +250,7 @@ pub fn defaults(context: &Context, args: &TaskArgs) -> Outcome<Defaults> {
         base_env: environment::base(context, &args.allow_env)?,
         env: environment::named(context, &args.env)?,
         timeout: args.timeout.or(context.config.run.timeout),
+        claim_within: args.claim_within,
     })
 }
 

@@ -17,10 +17,13 @@ pub async fn stop(context: &Context, args: StopArgs) -> Outcome<()> {
     let mut link = Link::attach(context, "stop").await?;
     let reply = link.ask(Request::Stop { sessions: sessions.clone(), now: args.now }).await;
     link.close().await;
-    if reply? == (Reply::Stopped { runs: 0 }) {
+    let Reply::Stopped { runs, sessions: stopped } = reply? else { return Err(Reply::unexpected()) };
+    if runs == 0 {
         output::say("nothing was running");
         return Ok(());
     }
+    // Those that were named, and their children behind them.
+    let sessions = together(sessions, stopped);
     if args.detach {
         return told(context, &sessions, "stopping");
     }
@@ -55,10 +58,20 @@ pub async fn kill(context: &Context, args: KillArgs) -> Outcome<()> {
         output::say("there was nothing to kill");
         return Ok(());
     }
-    let sessions = named.unwrap_or(killed);
+    let sessions = together(named.unwrap_or_default(), killed);
     settled(context, &sessions).await?;
     told(context, &sessions, "killed")?;
     unknown.map_or(Ok(()), Err)
+}
+
+/// The first ones, and behind them those of the others that are not among them.
+fn together(mut sessions: Vec<SessionId>, others: Vec<SessionId>) -> Vec<SessionId> {
+    for other in others {
+        if !sessions.contains(&other) {
+            sessions.push(other);
+        }
+    }
+    sessions
 }
 
 /// Lets go of what is alive behind sessions; they keep everything.

@@ -4,6 +4,7 @@ use camino::Utf8PathBuf;
 use jiff::SignedDuration;
 use jiff::fmt::serde::duration::friendly::compact as friendly;
 use serde::{Deserialize, Serialize};
+use session_core::family::{CHILDREN_MAX, DEPTH_MAX};
 use session_core::sandbox::{Endpoint, ProcessLimits, SandboxLevel};
 
 use crate::duration;
@@ -109,6 +110,10 @@ pub struct RunConfig {
         deserialize_with = "duration::deserialize_some"
     )]
     pub timeout: Option<SignedDuration>,
+    /// How long a further run of a session waits for the runner that has its files, or for any that may take it; `0s` for as
+    /// long as it takes.
+    #[serde(serialize_with = "friendly::required", deserialize_with = "duration::deserialize")]
+    pub resume_within: SignedDuration,
     /// Variables that are passed on from the caller's environment, beside the built-in allow-list.
     pub pass_env: Vec<String>,
 }
@@ -142,6 +147,10 @@ pub struct LimitsConfig {
     pub cost_micros: Option<u64>,
     /// Tokens that all sessions of this host together may use in any hour.
     pub tokens_per_hour: u64,
+    /// How deep children of children go, where a session without a parent has depth 0. 0 for no children at all.
+    pub children_depth: u32,
+    /// How many live children one session may have.
+    pub children_width: u32,
 }
 
 /// Who gives way at the limit of active sessions. Never one that runs something.
@@ -227,7 +236,12 @@ impl Default for Config {
                 linger: SignedDuration::from_secs(3),
                 on_host_loss: HostLoss::End,
             },
-            run: RunConfig { grace: SignedDuration::from_secs(10), timeout: None, pass_env: Vec::new() },
+            run: RunConfig {
+                grace: SignedDuration::from_secs(10),
+                timeout: None,
+                resume_within: SignedDuration::from_mins(10),
+                pass_env: Vec::new(),
+            },
             limits: LimitsConfig {
                 active_sessions: 10,
                 active_per_principal: None,
@@ -239,6 +253,8 @@ impl Default for Config {
                 turns: None,
                 cost_micros: None,
                 tokens_per_hour: 1_000_000,
+                children_depth: DEPTH_MAX,
+                children_width: CHILDREN_MAX,
             },
             sandbox: SandboxConfig::default(),
             log: LogConfig { max_bytes: 16 * 1024 * 1024, files: 4 },
@@ -312,6 +328,7 @@ impl Config {
         positive("limits.suspended_ttl", self.limits.suspended_ttl)?;
         positive("host.linger", self.host.linger)?;
         positive("run.grace", self.run.grace)?;
+        positive("run.resume_within", self.run.resume_within)?;
         positive("cleanup.older_than", self.cleanup.older_than)
     }
 }

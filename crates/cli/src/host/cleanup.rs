@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use session_core::ports::{Page, SessionFilter, SessionStore as _};
 use session_core::session::SessionSummary;
 use session_core::state::{SessionState, TerminationReason, Trigger};
-use session_core::{RunPhase, RunnerId, WorkspaceKind};
+use session_core::{RunPhase, RunnerId, SessionId, WorkspaceKind};
 use session_runner::workspace::cleanup::{CleanupCandidate, CleanupRules, SessionEnd, Verdict, decide};
 use session_runner::workspace::{Git, Layout, Removal, WorktreeState, inspect_worktree, remove};
 use session_store::SqlStore;
@@ -56,7 +56,14 @@ impl Cleaner {
         let candidate =
             CleanupCandidate { session: end_of(summary), worktree: self.worktree(summary).await? };
         let rules = CleanupRules { older_than: request.older_than, force: request.force, now: self.now };
-        match decide(&candidate, &rules) {
+        let verdict = decide(&candidate, &rules);
+        if verdict == Verdict::Remove
+            && let Some(child) = self.at_work_below(session.id).await?
+        {
+            cleaned.kept_because = Some(format!("{child}, which belongs to its family, is running"));
+            return Ok(cleaned);
+        }
+        match verdict {
             Verdict::Keep(reason) => cleaned.kept_because = Some(reason.to_string()),
             Verdict::Remove if request.dry_run => cleaned.removed = true,
             Verdict::Remove => match self.remove(summary, request).await {
@@ -68,6 +75,29 @@ impl Cleaner {
             },
         }
         Ok(cleaned)
+    }
+
+    /// A session below this one that works, if one does: it would end with this one.
+    async fn at_work_below(&self, session: SessionId) -> Outcome<Option<SessionId>> {
+        let mut open = vec![session];
+        while let Some(parent) = open.pop() {
+            let filter = SessionFilter { parent: Some(parent), live: true, ..SessionFilter::default() };
+            let mut page = Page::first(Page::MAX);
+            loop {
+                let listing = self.store.list(&filter, &page).await?;
+                for item in &listing.items {
+                    if item.last_run.as_ref().is_some_and(|run| is_open(run.state.phase())) {
+                        return Ok(Some(item.session.id));
+                    }
+                    open.push(item.session.id);
+                }
+                match listing.next {
+                    Some(cursor) => page = page.after(cursor),
+                    None => break,
+                }
+            }
+        }
+        Ok(None)
     }
 
     async fn worktree(&self, summary: &SessionSummary) -> Outcome<Option<WorktreeState>> {

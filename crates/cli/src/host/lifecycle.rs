@@ -19,6 +19,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::operations::{Operations, bad_name};
 use super::protocol::{BudgetChangeWire, BudgetWire, Reply};
+use crate::failpoint;
 use crate::failure::{Failure, Kind, Outcome};
 
 /// How many sessions are ended or suspended at once.
@@ -29,8 +30,28 @@ const SETTLE_BOUND: Duration = Duration::from_secs(5);
 const SWEEP_BATCH: u32 = 100;
 
 impl Operations {
-    /// Ends them for good: every one, whatever becomes of the others; one that is over already is done.
+    /// Ends them for good, and all below them: every one, whatever becomes of the others; one that is over already is done.
+    /// A parent goes first, so that it starts no more children; one that it started in this moment is found as an orphan.
     pub(super) async fn kill(&self, sessions: &[SessionId]) -> Outcome<Reply> {
+        // Looked for before anything ends: below what is over there may be nothing alive any more.
+        let (below, unknown) = match self.coordinator().families(sessions).await {
+            Ok(mut family) => {
+                family.retain(|session| !sessions.contains(session));
+                (family, None)
+            }
+            Err(error) => (Vec::new(), Some(error.into())),
+        };
+        let (mut killed, failed) = self.kill_each(sessions).await;
+        if !below.is_empty() {
+            failpoint::reach("cascade");
+        }
+        let (more, failed_below) = self.kill_each(&below).await;
+        killed.extend(more);
+        let failed = failed.or(failed_below).or(unknown);
+        failed.map_or(Ok(Reply::Killed(killed)), Err)
+    }
+
+    async fn kill_each(&self, sessions: &[SessionId]) -> (Vec<SessionId>, Option<Failure>) {
         let kills: Vec<_> = sessions.iter().map(|&session| self.kill_one(session)).collect();
         let kills: Vec<_> = stream::iter(kills).buffer_unordered(AT_ONCE).collect().await;
         let mut failed = None;
@@ -41,7 +62,16 @@ impl Operations {
                 Err(failure) => failed = Some(failure),
             }
         }
-        failed.map_or(Ok(Reply::Killed(killed)), Err)
+        (killed, failed)
+    }
+
+    /// Ends the sessions whose parent is over.
+    pub(super) async fn end_orphans(&self) -> Outcome<()> {
+        let orphans = self.coordinator().end_orphans().await?;
+        let goodbyes = orphans.into_iter().map(|(orphan, reason)| self.let_go(orphan, reason));
+        let goodbyes: Vec<_> = goodbyes.collect();
+        stream::iter(goodbyes).buffer_unordered(AT_ONCE).collect::<()>().await;
+        Ok(())
     }
 
     async fn kill_one(&self, session: SessionId) -> (SessionId, Outcome<()>) {

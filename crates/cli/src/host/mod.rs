@@ -27,6 +27,8 @@ pub mod link_elsewhere;
 pub mod server;
 #[cfg(target_os = "linux")]
 mod socket;
+#[cfg(target_os = "linux")]
+mod tending;
 
 #[cfg(not(target_os = "linux"))]
 pub use link_elsewhere as link;

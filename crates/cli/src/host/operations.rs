@@ -67,7 +67,10 @@ impl Operations {
         };
         let store = context.open_store().await?;
         let shared = Arc::new(store.clone());
-        let coordinator = Coordinator::new(context.env.clone(), shared, DispatchOptions::default());
+        let unless_zero = |duration: SignedDuration| Some(duration).filter(|duration| !duration.is_zero());
+        let resume_within = unless_zero(context.config.run.resume_within);
+        let dispatch = DispatchOptions { resume_within, ..DispatchOptions::default() };
+        let coordinator = Coordinator::new(context.env.clone(), shared, dispatch);
         let options = manager_options(&context.config);
         let limits = options.limits;
         let records = Arc::new(Records::new(store.clone(), context.env.clone()));
@@ -97,6 +100,8 @@ impl Operations {
         self.finish_removals(&layout).await?;
         self.expire_identities().await?;
         let grace = self.context.config.run.grace.unsigned_abs();
+        // Before it is decided what becomes of what runs in them.
+        self.end_orphans().await?;
         let recovery = recover(&self.coordinator, &layout, &self.profile, policy, grace).await?;
         let reaped = self.coordinator.reap().await?;
         for run in &recovery.ended {
@@ -187,6 +192,7 @@ impl Operations {
                 for session in cleaned.iter().filter(|cleaned| cleaned.removed && !request.dry_run) {
                     self.let_go(session.session, TerminationReason::CleanedUp).await;
                 }
+                self.end_orphans().await?;
                 Ok(Reply::Cleaned(cleaned))
             }
             Request::Import { lines } => {
@@ -203,7 +209,7 @@ impl Operations {
     }
 
     /// Lets go of a session whose record says that it is over.
-    async fn let_go(&self, session: SessionId, reason: TerminationReason) {
+    pub(super) async fn let_go(&self, session: SessionId, reason: TerminationReason) {
         if let Err(error) = self.manager().terminate(session, reason).await {
             // Most do not live here.
             tracing::debug!(%session, %error, "a session that is over was not here");
@@ -223,7 +229,10 @@ impl Operations {
     async fn stop(&self, sessions: &[SessionId], now: bool) -> Outcome<Reply> {
         let mode = if now { StopMode::Kill } else { StopMode::Graceful };
         match self.coordinator.stop(sessions, mode).await {
-            Ok(runs) => Ok(Reply::Stopped { runs: runs.len() }),
+            Ok(stopped) => {
+                let sessions = stopped.iter().map(|run| run.session).collect();
+                Ok(Reply::Stopped { runs: stopped.len(), sessions })
+            }
             Err(error) => Err(self.past_the_store(sessions, mode, error)),
         }
     }

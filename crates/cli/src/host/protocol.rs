@@ -166,6 +166,9 @@ pub struct TaskWire {
     pub env: Vec<(String, String)>,
     /// The longest wall time.
     pub timeout: Option<SignedDuration>,
+    /// For how long it waits for a runner that may take it.
+    #[serde(default)]
+    pub claim_within: Option<SignedDuration>,
     /// Higher ones first.
     pub priority: i32,
 }
@@ -222,6 +225,9 @@ pub struct NewSessionWire {
     pub sandbox: SandboxWire,
     /// The session that starts it.
     pub parent: Option<SessionId>,
+    /// That session is to hear of the end of each of its runs.
+    #[serde(default)]
+    pub callback: bool,
 }
 
 /// What a session may use up; what is not given is the default.
@@ -314,10 +320,13 @@ pub enum Reply {
     Stopped {
         /// Runs that were not over yet.
         runs: usize,
+        /// Their sessions: those that were named, or below one that was.
+        #[serde(default)]
+        sessions: Vec<SessionId>,
     },
     /// It was done.
     Done,
-    /// These sessions were ended.
+    /// These sessions were ended: those that were named, and those below them.
     Killed(Vec<SessionId>),
     /// The session that a fork made.
     Forked(SessionId),

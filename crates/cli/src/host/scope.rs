@@ -28,15 +28,19 @@ pub(super) struct Settled {
 }
 
 /// Settles a new session's sandbox. Tools of the caller that the system does not have come along, found by the `PATH` of
-/// the caller's environment and of what was set by name.
+/// the caller's environment and of what was set by name. A child begins with what its parent has, and gets no tools that
+/// this one does not have.
 pub(super) fn settled(
     config: &SandboxConfig,
+    parent: Option<&SandboxSpec>,
     wire: &SandboxWire,
     data_dir: &Utf8Path,
     project: Option<(Utf8PathBuf, InPlace)>,
     base_env: Vec<(String, String)>,
     env: &[(String, String)],
 ) -> Result<Settled, ScopeError> {
+    let of_child = parent.map(|parent| of_child(config, parent));
+    let config = of_child.as_ref().unwrap_or(config);
     let bounds = Bounds { data_dir, allowed: &config.roots };
     if wire.file_size_bytes.is_some_and(|limit| limit > 0) && wire.level == Some(SandboxLevel::Off) {
         return Err(ScopeError::Unenforced { field: "file_size" });
@@ -52,7 +56,9 @@ pub(super) fn settled(
     };
     let fits = |root: &Utf8Path| {
         let read = vec![root.to_owned()];
-        settle(&Asked { read, ..Asked::default() }, &bounds).is_ok()
+        let in_parent =
+            parent.is_none_or(|parent| parent.level == SandboxLevel::Off || parent.may_read(root));
+        in_parent && settle(&Asked { read, ..Asked::default() }, &bounds).is_ok()
     };
     let home =
         base_env.iter().find(|(name, _)| name == "HOME").map(|(_, value)| Utf8Path::new(value.as_str()));
@@ -65,6 +71,41 @@ pub(super) fn settled(
         }
     }
     Ok(Settled { sandbox, base_env })
+}
+
+/// The settings for a child: what its parent has stands for what the installation gives, and of the limits the smaller
+/// one. Below a parent that nothing confines they are the installation's.
+fn of_child(config: &SandboxConfig, parent: &SandboxSpec) -> SandboxConfig {
+    let smaller = |set: u64, theirs: Option<u64>| match theirs {
+        Some(theirs) if set == 0 => theirs,
+        Some(theirs) => set.min(theirs),
+        None => set,
+    };
+    let ProcessLimits { memory_bytes, processes, file_size_bytes, write_bytes } = parent.limits;
+    let limited = SandboxConfig {
+        memory_bytes: smaller(config.memory_bytes, memory_bytes),
+        processes: smaller(config.processes, processes),
+        file_size_bytes: smaller(config.file_size_bytes, file_size_bytes),
+        write_bytes: smaller(config.write_bytes, write_bytes),
+        ..config.clone()
+    };
+    if parent.level == SandboxLevel::Off {
+        return limited;
+    }
+    let (net, net_allow) = match &parent.network {
+        NetworkSpec::Open => (Net::Open, Vec::new()),
+        NetworkSpec::None => (Net::None, Vec::new()),
+        NetworkSpec::Loopback => (Net::Loopback, Vec::new()),
+        NetworkSpec::Allow(endpoints) => (Net::Allow, endpoints.iter().cloned().collect()),
+    };
+    SandboxConfig {
+        level: parent.level,
+        net,
+        net_allow,
+        allow_read: parent.read.iter().cloned().collect(),
+        allow_write: parent.write.iter().cloned().collect(),
+        ..limited
+    }
 }
 
 /// The settings with what was asked for on top.
@@ -137,7 +178,7 @@ mod tests {
     fn of(config: &SandboxConfig, wire: &SandboxWire) -> Settled {
         let env =
             pairs(&[("HOME", "/nowhere"), ("PATH", "/usr/bin"), ("XDG_CACHE_HOME", "/x"), ("LANG", "C")]);
-        settled(config, wire, Utf8Path::new("/nowhere/data"), None, env, &[]).unwrap()
+        settled(config, None, wire, Utf8Path::new("/nowhere/data"), None, env, &[]).unwrap()
     }
 
     #[test]
@@ -173,6 +214,34 @@ mod tests {
         assert_eq!((settled.read.len(), settled.limits.processes), (2, None));
         let open = of(&config, &SandboxWire { net: Some(Net::Open), ..SandboxWire::default() });
         assert_eq!(open.sandbox.network, NetworkSpec::Open);
+    }
+
+    #[test]
+    fn a_child_begins_with_what_its_parent_has() {
+        let installation = SandboxConfig { processes: 100, ..SandboxConfig::default() };
+        let parent = SandboxSpec {
+            level: SandboxLevel::Full,
+            read: ["/usr/share".into()].into(),
+            network: NetworkSpec::None,
+            limits: ProcessLimits {
+                processes: Some(200),
+                memory_bytes: Some(1 << 30),
+                ..ProcessLimits::NONE
+            },
+            ..SandboxSpec::default()
+        };
+        let of = |parent: &SandboxSpec, wire: &SandboxWire| {
+            let data = Utf8Path::new("/nowhere/data");
+            settled(&installation, Some(parent), wire, data, None, Vec::new(), &[]).unwrap().sandbox
+        };
+        let child = of(&parent, &SandboxWire::default());
+        assert_eq!((child.level, &child.read, &child.network), (parent.level, &parent.read, &parent.network));
+        assert_eq!((child.limits.processes, child.limits.memory_bytes), (Some(100), Some(1 << 30)));
+        assert_eq!(child.within(&parent), Ok(()));
+        let wider = of(&parent, &SandboxWire { net: Some(Net::Open), ..SandboxWire::default() });
+        assert!(wider.within(&parent).is_err(), "it is refused when the session is made");
+        let off = SandboxSpec { level: SandboxLevel::Off, limits: ProcessLimits::NONE, ..parent };
+        assert_eq!(of(&off, &SandboxWire::default()).level, installation.level);
     }
 
     #[test]

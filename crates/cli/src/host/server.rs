@@ -20,6 +20,7 @@ use super::lock::HostLock;
 use super::operations::Operations;
 use super::protocol::{Greeting, LINE_MAX, Reply, Request};
 use super::socket;
+use super::tending::tend;
 use crate::config::HostLoss;
 use crate::context::Context;
 use crate::failure::{Failure, Kind, Outcome};
@@ -76,6 +77,7 @@ pub async fn serve(
     };
     let lock = HostLock::acquire(&context.paths, purpose, context.env.now(), PATIENCE).await?;
     let mut operations = Operations::open(context).await?;
+    let instance = operations.register().await?;
     let recovery = operations.recover().await?;
     let greeting = Greeting {
         roomette: env!("CARGO_PKG_VERSION").into(),
@@ -105,7 +107,9 @@ pub async fn serve(
     let sweeping = stop.child_token();
     let mut sweepers = JoinSet::new();
     sweepers.spawn(async move { sweeper.run_sweeper(sweeping).await });
-    let mut host = Host { context, operations: Arc::new(operations), greeting, progress, stop, stay };
+    let operations = Arc::new(operations);
+    sweepers.spawn(tend(Arc::clone(&operations), instance, stop.child_token()));
+    let mut host = Host { context, operations, greeting, progress, stop, stay };
     let mut serving = JoinSet::new();
     if let Some(api) = api {
         serving.spawn(api.serve(Arc::clone(&host.operations), host.stop.child_token()));
@@ -191,7 +195,11 @@ impl Host<'_> {
 
     async fn has_work(&self) -> bool {
         let runner = self.operations.profile().id;
-        let found = self.operations.coordinator().store().has_work(runner).await;
+        let coordinator = self.operations.coordinator();
+        let found = match coordinator.store().has_work(runner).await {
+            Ok(false) => coordinator.has_family_work().await,
+            found => found,
+        };
         found.unwrap_or_else(|error| {
             tracing::warn!(%error, "the queue could not be read");
             true

@@ -70,7 +70,19 @@ impl Operations {
     }
 
     async fn task(&self, wire: TaskWire, principal: &Principal) -> Outcome<(Task, Option<ManagedSession>)> {
-        let TaskWire { name, after, session, argv, executor, turn, base_env, env, timeout, priority } = wire;
+        let TaskWire {
+            name,
+            after,
+            session,
+            argv,
+            executor,
+            turn,
+            base_env,
+            env,
+            timeout,
+            claim_within,
+            priority,
+        } = wire;
         let mut given = Variables { base: base_env, named: env };
         for (name, value) in &given.named {
             check_variable(name, value).map_err(|error| Failure::of(Kind::Usage, &error))?;
@@ -78,7 +90,7 @@ impl Operations {
         let executor = executor.as_deref().map(ExecutorType::new).transpose().map_err(bad_name)?;
         let task = |session, (executor, spec): (ExecutorType, RunSpec)| {
             let RunSpec { argv, env, timeout, turn } = spec;
-            Task { name, after, session, executor, turn, argv, env, timeout, priority }
+            Task { name, after, session, executor, turn, argv, env, timeout, claim_within, priority }
         };
         let first =
             |executor: Option<ExecutorType>, turn: Option<TurnWire>, given: Variables| -> Outcome<_> {
@@ -91,7 +103,7 @@ impl Operations {
             };
         match session {
             SessionWire::New(new) => {
-                let session = TaskSession::New(self.new_session(&new, &mut given)?);
+                let session = TaskSession::New(self.new_session(principal, &new, &mut given).await?);
                 Ok((task(session, first(executor, turn, given)?), None))
             }
             SessionWire::Keyed { key, new } => {
@@ -126,7 +138,7 @@ impl Operations {
     ) -> Outcome<ManagedSession> {
         let key = ExternalKey::new(key).map_err(bad_name)?;
         let Draft { label, agent, kind, project, sandbox, metadata, budget, parent } =
-            self.new_session(wire, given)?;
+            self.new_session(principal, wire, given).await?;
         let id = self.session_id();
         let asked = (label.clone(), kind, project.clone(), sandbox.clone(), metadata.clone(), budget);
         let new = NewSession {
@@ -155,6 +167,7 @@ impl Operations {
         let sandbox = SandboxSpec { repository: session.sandbox.repository.clone(), ..sandbox };
         differ(wire.sandbox != SandboxWire::default() && sandbox != session.sandbox, "a sandbox");
         differ(wire.metadata != "{}" && metadata != session.metadata, "metadata");
+        differ(parent.is_some_and(|parent| Some(parent.session) != session.parent), "a parent");
         differ((kind, &project) != (session.workspace.kind, &session.workspace.project), "a workspace");
         if differs.is_empty() {
             return Ok(found.session);
@@ -173,11 +186,24 @@ impl Operations {
     pub(super) fn default_sandbox(&self) -> Outcome<SandboxSpec> {
         let nothing = (&SandboxWire::default(), Vec::new());
         let settled =
-            scope::settled(&self.config().sandbox, nothing.0, self.data_dir(), None, nothing.1, &[]);
+            scope::settled(&self.config().sandbox, None, nothing.0, self.data_dir(), None, nothing.1, &[]);
         Ok(settled.map_err(scope::refused)?.sandbox)
     }
 
-    fn new_session(&self, wire: &NewSessionWire, given: &mut Variables) -> Outcome<Draft> {
+    /// The session that is to be a new one's parent: one of the same owner, or none.
+    async fn parent(&self, principal: &Principal, wire: &NewSessionWire) -> Outcome<Option<ManagedSession>> {
+        let Some(id) = wire.parent else { return Ok(None) };
+        let found = self.store().session(id).await?.filter(|session| session.principal == *principal);
+        Ok(Some(found.ok_or(StoreError::UnknownSession(id))?))
+    }
+
+    async fn new_session(
+        &self,
+        principal: &Principal,
+        wire: &NewSessionWire,
+        given: &mut Variables,
+    ) -> Outcome<Draft> {
+        let parent = self.parent(principal, wire).await?;
         let metadata = Payload::parse(&wire.metadata).map_err(|error| match error {
             PayloadError::NotJson(_) => Failure::usage("metadata: is not a JSON object"),
             PayloadError::TooLarge(_) => Failure::usage(format!("metadata: {error}")),
@@ -189,6 +215,7 @@ impl Operations {
         let touched = project.clone().map(|project| (project, in_place));
         let settled = scope::settled(
             &self.config().sandbox,
+            parent.as_ref().map(|parent| &parent.sandbox),
             &wire.sandbox,
             self.data_dir(),
             touched,
@@ -205,7 +232,12 @@ impl Operations {
             project,
             sandbox: settled.sandbox,
             metadata,
-            parent: wire.parent.map(Parent::new),
+            parent: parent.map(|parent| Parent {
+                session: parent.id,
+                depth_max: limits.children_depth,
+                children_max: limits.children_width,
+                callback: wire.callback,
+            }),
             budget: Budget {
                 tokens_max: wire.budget.tokens.unwrap_or(limits.tokens),
                 tool_calls_max: wire.budget.tool_calls.unwrap_or(limits.tool_calls),

@@ -44,11 +44,12 @@ async fn start(state: &State, caller: &Caller, request: CreateRun) -> Result<Sub
     if request.callback && parent.is_none() {
         return Err(Refusal::invalid("callback", "is for a parent, and there is none"));
     }
-    let mut principal = caller.principal().clone();
-    if let Some(parent) = parent {
-        // A child is its parent's owner's.
-        principal = visible(state, caller, parent).await?.principal;
-    }
+    let of = match parent {
+        Some(parent) => Some(visible(state, caller, parent).await?),
+        None => None,
+    };
+    // A child is its parent's owner's.
+    let principal = of.as_ref().map_or_else(|| caller.principal(), |parent| &parent.principal).clone();
     let key = optional::<ExternalKey>("key", request.key.as_deref())?;
     if let (Caller::Run(_), Some(_)) = (caller, &key) {
         // It would lead into a session of the owner's that is no child of the run's.
@@ -66,6 +67,7 @@ async fn start(state: &State, caller: &Caller, request: CreateRun) -> Result<Sub
     let asked = request.sandbox.clone().unwrap_or_default();
     let wanted = Wanted {
         principal: &principal,
+        parent: of.as_ref().map(|parent| &parent.sandbox),
         kind,
         project: project.as_deref().map(camino::Utf8Path::as_str),
         sandbox: &asked,
@@ -96,10 +98,10 @@ async fn start(state: &State, caller: &Caller, request: CreateRun) -> Result<Sub
     let spec = RunSpec {
         argv: request.argv.clone(),
         env: overlay(base_env, named),
-        timeout: timeout(&request)?,
+        timeout: time("timeout_s", request.timeout_s)?,
         turn: turn(&request)?,
     };
-    Ok(submitted(principal, state.host().place(), &request, session, executor, spec))
+    submitted(principal, state.host().place(), &request, session, executor, spec)
 }
 
 /// As text of JSON, as long as an event's payload may be.
@@ -124,7 +126,7 @@ async fn resume(state: &State, caller: &Caller, request: CreateRun) -> Result<Su
     };
     let place = session.workspace.runner.map_or_else(|| state.host().place(), Place::Runner);
     let spec = again(state, last, &executor, &request)?;
-    Ok(submitted(session.principal, place, &request, TaskSession::Existing(id), executor, spec))
+    submitted(session.principal, place, &request, TaskSession::Existing(id), executor, spec)
 }
 
 /// What is not given is as in the session's last run. What another executor was given means nothing to this one.
@@ -156,7 +158,7 @@ fn again(
     let named: Vec<_> = request.env.clone().into_iter().collect();
     state.host().check_env(&named)?;
     let env = overlay(last.env, named);
-    Ok(RunSpec { argv, env, timeout: timeout(request)?.or(last.timeout), turn })
+    Ok(RunSpec { argv, env, timeout: time("timeout_s", request.timeout_s)?.or(last.timeout), turn })
 }
 
 /// The session, if it is this caller's to work in.
@@ -192,11 +194,12 @@ fn submitted(
     session: TaskSession,
     executor: ExecutorType,
     spec: RunSpec,
-) -> Submission {
+) -> Result<Submission, Refusal> {
     let RunSpec { argv, env, timeout, turn } = spec;
     let (name, after, priority) = (None, Vec::new(), request.priority);
-    let task = Task { name, after, session, executor, turn, argv, env, timeout, priority };
-    Submission { principal, place, at_once: None, tasks: vec![task] }
+    let claim_within = time("claim_within_s", request.claim_within_s)?;
+    let task = Task { name, after, session, executor, turn, argv, env, timeout, claim_within, priority };
+    Ok(Submission { principal, place, at_once: None, tasks: vec![task] })
 }
 
 fn budget(default: Budget, request: &CreateRun) -> Budget {
@@ -209,15 +212,15 @@ fn budget(default: Budget, request: &CreateRun) -> Budget {
     }
 }
 
-fn timeout(request: &CreateRun) -> Result<Option<SignedDuration>, Refusal> {
-    let Some(seconds) = request.timeout_s else { return Ok(None) };
+fn time(name: &str, seconds: Option<f64>) -> Result<Option<SignedDuration>, Refusal> {
+    let Some(seconds) = seconds else { return Ok(None) };
     let time = SignedDuration::try_from_secs_f64(seconds).ok();
     // Kept in whole milliseconds.
     let time =
         time.map(|time| SignedDuration::from_millis(i64::try_from(time.as_millis()).unwrap_or(i64::MAX)));
     match time.filter(|time| *time > SignedDuration::ZERO) {
         Some(time) => Ok(Some(time)),
-        None => Err(Refusal::invalid("timeout_s", "must be a time of at least a millisecond")),
+        None => Err(Refusal::invalid(name, "must be a time of at least a millisecond")),
     }
 }
 

@@ -49,7 +49,8 @@ impl Host for Port {
         let in_place = if wanted.kind == WorkspaceKind::InPlace { InPlace::Yes } else { InPlace::No };
         let project = wanted.project.map(|project| (Utf8PathBuf::from(project), in_place));
         let (data, env) = (self.operations.data_dir(), wanted.env);
-        let settled = scope::settled(&context.config.sandbox, &wire, data, project, base_env, env);
+        let settled =
+            scope::settled(&context.config.sandbox, wanted.parent, &wire, data, project, base_env, env);
         let scope::Settled { sandbox, base_env } = settled.map_err(|error| unsettled(&error))?;
         Ok(Settled { sandbox, base_env })
     }
@@ -159,8 +160,14 @@ mod tests {
 
     fn refused(config: &SandboxConfig, asked: &SandboxRequest, project: Option<&str>) -> Option<String> {
         let principal: Principal = "guest".parse().unwrap();
-        let wanted =
-            Wanted { principal: &principal, kind: WorkspaceKind::Scratch, project, sandbox: asked, env: &[] };
+        let wanted = Wanted {
+            principal: &principal,
+            parent: None,
+            kind: WorkspaceKind::Scratch,
+            project,
+            sandbox: asked,
+            env: &[],
+        };
         only_within(config, &wire(asked).unwrap(), &wanted).err().map(|error| error.field)
     }
 
