@@ -73,7 +73,7 @@ pub struct CreateRun {
     /// Of a new session: whatever its creator wants to remember, at most 1 MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<serde_json::Map<String, serde_json::Value>>,
-    /// Of a new session: what it may use up.
+    /// Of a new session: what it may use up. With a run's token at most what that run's session has left.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<BudgetRequest>,
     /// Of a new session: what its processes may touch, reach and use up.

@@ -4,7 +4,7 @@ use jiff::SignedDuration;
 use session_api::runs::{Ask, CreateRun, RunType};
 use session_api::{Code, Problem};
 use session_core::affinity::Place;
-use session_core::budget::Budget;
+use session_core::budget::{Budget, Resource};
 use session_core::event::Payload;
 use session_core::family::Parent;
 use session_core::names::{ExecutorType, ExternalKey, ToolName};
@@ -39,17 +39,10 @@ async fn start(state: &State, caller: &Caller, request: CreateRun) -> Result<Sub
             "a start makes its own session: say `\"type\": \"resume\"`",
         ));
     }
-    let wanted = optional::<SessionId>("parent_session_id", request.parent_session_id.as_deref())?;
-    let parent = caller.parent(state, wanted).await?;
-    if request.callback && parent.is_none() {
-        return Err(Refusal::invalid("callback", "is for a parent, and there is none"));
-    }
-    let of = match parent {
-        Some(parent) => Some(visible(state, caller, parent).await?),
-        None => None,
-    };
+    let parent = parent(state, caller, &request).await?;
     // A child is its parent's owner's.
-    let principal = of.as_ref().map_or_else(|| caller.principal(), |parent| &parent.principal).clone();
+    let principal = parent.as_ref().map_or_else(|| caller.principal(), |parent| &parent.principal).clone();
+    let giver = parent.as_ref().filter(|_| matches!(caller, Caller::Run(_)));
     let key = optional::<ExternalKey>("key", request.key.as_deref())?;
     if let (Caller::Run(_), Some(_)) = (caller, &key) {
         // It would lead into a session of the owner's that is no child of the run's.
@@ -67,7 +60,7 @@ async fn start(state: &State, caller: &Caller, request: CreateRun) -> Result<Sub
     let asked = request.sandbox.clone().unwrap_or_default();
     let wanted = Wanted {
         principal: &principal,
-        parent: of.as_ref().map(|parent| &parent.sandbox),
+        parent: parent.as_ref().map(|parent| &parent.sandbox),
         kind,
         project: project.as_deref().map(camino::Utf8Path::as_str),
         sandbox: &asked,
@@ -81,8 +74,8 @@ async fn start(state: &State, caller: &Caller, request: CreateRun) -> Result<Sub
         project,
         sandbox,
         metadata: metadata(&request)?,
-        budget: budget(state.host().budget(), &request),
-        parent: parent.map(|parent| Parent { callback: request.callback, ..Parent::new(parent) }),
+        budget: budget(state.host().budget(), giver, &request)?,
+        parent: parent.map(|parent| Parent { callback: request.callback, ..Parent::new(parent.id) }),
     };
     let executor = match request.executor.as_deref() {
         Some(executor) => field("executor", executor)?,
@@ -102,6 +95,20 @@ async fn start(state: &State, caller: &Caller, request: CreateRun) -> Result<Sub
         turn: turn(&request)?,
     };
     submitted(principal, state.host().place(), &request, session, executor, spec)
+}
+
+/// The session that is to start the new one, if one is.
+async fn parent(
+    state: &State,
+    caller: &Caller,
+    request: &CreateRun,
+) -> Result<Option<ManagedSession>, Refusal> {
+    let wanted = optional::<SessionId>("parent_session_id", request.parent_session_id.as_deref())?;
+    match caller.parent(state, wanted).await? {
+        Some(parent) => visible(state, caller, parent).await.map(Some),
+        None if request.callback => Err(Refusal::invalid("callback", "is for a parent, and there is none")),
+        None => Ok(None),
+    }
 }
 
 /// As text of JSON, as long as an event's payload may be.
@@ -202,13 +209,35 @@ fn submitted(
     Ok(Submission { principal, place, at_once: None, tasks: vec![task] })
 }
 
-fn budget(default: Budget, request: &CreateRun) -> Budget {
+/// What the new session may use up: where a run starts it no more than the run's own session, the `giver`, has left.
+/// Otherwise one that has spent its budget would go on in its children.
+fn budget(default: Budget, giver: Option<&ManagedSession>, request: &CreateRun) -> Result<Budget, Refusal> {
     let asked = request.budget.unwrap_or_default();
-    Budget {
-        tokens_max: asked.tokens.unwrap_or(default.tokens_max),
-        tool_calls_max: asked.tool_calls.unwrap_or(default.tool_calls_max),
-        turns_max: asked.turns.or(default.turns_max),
-        cost_micros_max: asked.cost_micros.or(default.cost_micros_max),
+    let share = |resource, asked: Option<u64>| {
+        let left = giver.map_or(u64::MAX, |giver| left(giver, resource));
+        match asked {
+            Some(asked) if asked > left => {
+                let reason = format!("is {asked}, and the session that starts it has {left} left");
+                Err(Refusal::invalid(format!("budget.{resource}"), reason))
+            }
+            Some(asked) => Ok(asked),
+            None => Ok(default.limit(resource).min(left)),
+        }
+    };
+    let limit = |share: u64| Some(share).filter(|&share| share < u64::MAX);
+    Ok(Budget {
+        tokens_max: share(Resource::Tokens, asked.tokens)?,
+        tool_calls_max: share(Resource::ToolCalls, asked.tool_calls)?,
+        turns_max: limit(share(Resource::Turns, asked.turns)?),
+        cost_micros_max: limit(share(Resource::Cost, asked.cost_micros)?),
+    })
+}
+
+/// What a session may still set aside; without a limit all there is.
+fn left(session: &ManagedSession, resource: Resource) -> u64 {
+    match session.budget.limit(resource) {
+        u64::MAX => u64::MAX,
+        limit => limit.saturating_sub(session.usage.plus(session.reserved).of(resource)),
     }
 }
 
