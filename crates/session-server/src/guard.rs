@@ -53,7 +53,8 @@ async fn answer(state: &State, request: Request, next: Next) -> Response {
             .into_response();
     }
     let options = request.method() == Method::OPTIONS;
-    let limit = state.limits().request_time;
+    // What comes slowly is told so, whichever of the two is longer: nothing of it was done.
+    let limit = state.limits().request_time.saturating_add(state.limits().body_time);
     let caught = AssertUnwindSafe(next.run(request)).catch_unwind();
     let response = match tokio::time::timeout(limit, caught).await {
         Ok(Ok(response)) => response,

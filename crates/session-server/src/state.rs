@@ -23,7 +23,7 @@ pub struct Limits {
     pub body_bytes: usize,
     /// How long a body may take to come.
     pub body_time: Duration,
-    /// How long one request may take, but for streams.
+    /// How long one request may take beside the coming of its body, but for streams.
     pub request_time: Duration,
     /// The most requests that are worked on at once.
     pub requests: usize,

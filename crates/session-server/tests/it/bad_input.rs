@@ -36,6 +36,17 @@ async fn a_body_is_json_of_a_bounded_size_in_bounded_time() {
     world.send(request.body(Body::from("{}")).unwrap()).await.refused(415, "unsupported_media_type");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_body_that_comes_too_slowly_is_told_so_whatever_a_request_may_take() {
+    let (body_time, request_time) = (Duration::from_secs(20), Duration::from_secs(10));
+    let limits = Limits { body_time, request_time, ..Limits::default() };
+    let world = World::with(limits, vec!["localhost".into()]);
+    let alice = world.token("alice", "all").await;
+    let request = request("POST", &alice, "/v1/runs").header("content-type", "application/json");
+    let never = Body::from_stream(stream::pending::<Result<Bytes, std::io::Error>>());
+    world.send(request.body(never).unwrap()).await.refused(408, "request_timeout");
+}
+
 #[tokio::test]
 async fn paths_and_methods_that_are_not_there_are_problems() {
     let world = World::new();
