@@ -32,6 +32,9 @@ pub(super) async fn create(
     let runner = optional("runner_id", request.runner_id.as_deref())?;
     let principal = optional("principal", request.principal.as_deref())?;
     let env = state.coordinator().env();
+    if request.expires_at.is_some_and(|end| end <= env.now()) {
+        return Err(Refusal::invalid("expires_at", "is over: such a token would never count"));
+    }
     let secret = Secret::new(env.secret());
     let new = NewToken {
         id: env.token_id(),

@@ -44,6 +44,7 @@ async fn nobody_makes_itself_stronger() {
         (json!({"name": "", "verbs": ["read"]}), 422, "invalid"),
         (json!({"name": "x", "verbs": ["read"], "runner_id": "me"}), 422, "invalid"),
         (json!({"name": "x", "verbs": ["read"], "expires_at": "tomorrow"}), 422, "invalid"),
+        (json!({"name": "x", "verbs": ["read"], "expires_at": "2025-01-01T00:00:00Z"}), 422, "invalid"),
         (json!({"name": "x", "verbs": ["read"], "secret": "mine"}), 422, "invalid"),
     ];
     for (body, status, code) in cases {
