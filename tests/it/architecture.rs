@@ -31,7 +31,7 @@ const EDGES: &[Row] = &[
         name: "session-core",
         ours: "",
         outside: "async-trait base64 camino futures-util hmac jiff serde serde_json sha2 thiserror unicode-normalization uuid",
-        dev: "proptest tempfile tokio",
+        dev: "futures-util proptest tempfile tokio",
         build: "",
     },
     Row {

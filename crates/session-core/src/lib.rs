@@ -51,7 +51,7 @@ pub mod runner;
 pub mod sandbox;
 pub mod session;
 pub mod state;
-#[cfg(feature = "testing")]
+#[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod token;
 pub mod tools;
