@@ -122,9 +122,15 @@ impl Coordinator {
         self.store.claim(runner, self.options.lease, self.env.now()).await
     }
 
-    /// A claimed run has come this far.
+    /// A claimed run has come this far. Said once more by the same claim it is taken as it was: the first answer may have
+    /// got lost.
     pub async fn advance(&self, fence: Fence, to: RunProgress) -> StoreResult<Run> {
-        self.store.advance(fence, to, self.env.now()).await
+        let step = to.step();
+        let said = self.store.advance(fence, to, self.env.now()).await;
+        self.or_said_before(fence, said, |run| {
+            RunPhase::ALL.iter().any(|from| from.on(step) == Ok(run.state.phase()))
+        })
+        .await
     }
 
     /// Binds the session of a claim to a framework's own conversation.
@@ -142,9 +148,10 @@ impl Coordinator {
         self.store.renew(fence, self.options.lease, self.env.now()).await
     }
 
-    /// Ends a run.
+    /// Ends a run. The same end, said once more by the same claim, is taken as it was: the first answer may have got lost.
     pub async fn finish(&self, fence: Fence, ending: Ending, result: Option<Payload>) -> StoreResult<Run> {
-        self.store.finish(fence, ending, result, self.env.now()).await
+        let said = self.store.finish(fence, ending.clone(), result, self.env.now()).await;
+        self.or_said_before(fence, said, |run| run.ended().is_some_and(|(_, ended)| *ended == ending)).await
     }
 
     /// Appends to the log of the session that a claim belongs to.
@@ -232,6 +239,18 @@ impl Coordinator {
         self.store.listen(topic)
     }
 
+    /// What a claim said, or the run as it is where the same claim had said so before.
+    async fn or_said_before(
+        &self,
+        fence: Fence,
+        said: StoreResult<Run>,
+        is_so: impl FnOnce(&Run) -> bool,
+    ) -> StoreResult<Run> {
+        let Err(StoreError::Transition(refused)) = said else { return said };
+        let run = self.store.run(fence.run).await?;
+        run.filter(|run| run.epoch == fence.epoch && is_so(run)).ok_or(refused.into())
+    }
+
     /// The runs of a session that are not over. Few: further ones are refused while one is there.
     async fn open_runs(&self, session: SessionId) -> StoreResult<Vec<Run>> {
         const NEWEST: u32 = 16;
@@ -241,5 +260,76 @@ impl Coordinator {
         let runs = self.store.runs(session, NEWEST).await?;
         let open = |phase: RunPhase| !phase.is_ended();
         Ok(runs.into_iter().filter(|run| open(run.state.phase())).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use session_core::affinity::{Affinity, Place};
+    use session_core::budget::Budget;
+    use session_core::names::ExecutorType;
+    use session_core::ports::{EventStore as _, NewRun, RunOf};
+    use session_core::run::{EndKind, Epoch, ReasonCode, RunSpec};
+    use session_core::session::NewSession;
+    use session_core::testing::{self, MemoryStore};
+    use session_core::{SandboxSpec, Seq, WorkspaceKind};
+
+    use super::*;
+
+    /// A run of a new session, claimed.
+    async fn claimed(coordinator: &Coordinator) -> Run {
+        let env = coordinator.env();
+        let new = NewSession {
+            id: env.session_id(),
+            principal: "alice".parse().unwrap(),
+            key: None,
+            label: None,
+            agent: None,
+            kind: WorkspaceKind::Scratch,
+            project: None,
+            sandbox: SandboxSpec::default(),
+            metadata: Payload::parse("{}").unwrap(),
+            budget: Budget::default(),
+            parent: None,
+        };
+        let executor = ExecutorType::command();
+        let run = NewRun {
+            id: env.run_id(),
+            of: RunOf::New(Box::new(new)),
+            spec: RunSpec::default(),
+            priority: 0,
+            affinity: Affinity { place: Place::Anywhere, executor: executor.clone(), project_dir: None },
+            after: Vec::new(),
+            claim_by: None,
+            delivers: Vec::new(),
+        };
+        coordinator.store().enqueue(vec![run], None, env.now()).await.unwrap();
+        let (id, hostname) = (env.runner_id(), "box".parse().unwrap());
+        let profile = RunnerProfile { id, hostname, executors: vec![executor], project_dirs: None };
+        coordinator.claim(&profile).await.unwrap().unwrap().run
+    }
+
+    #[tokio::test]
+    async fn what_a_claim_says_again_is_taken_as_it_was() {
+        let store = MemoryStore::new();
+        let coordinator =
+            Coordinator::new(testing::env().0, Arc::new(store.clone()), DispatchOptions::default());
+        let run = claimed(&coordinator).await;
+        let (fence, stale) = (run.fence(), Fence { epoch: Epoch(7), ..run.fence() });
+        for to in [RunProgress::Starting, RunProgress::RUNNING] {
+            let first = coordinator.advance(fence, to.clone()).await.unwrap();
+            assert_eq!(coordinator.advance(fence, to.clone()).await.unwrap(), first);
+            assert!(matches!(coordinator.advance(stale, to).await, Err(StoreError::Fenced { .. })));
+        }
+        let back = coordinator.advance(fence, RunProgress::Starting).await;
+        assert!(matches!(back, Err(StoreError::Transition(_))), "{back:?}");
+        let (ending, result) = (Ending::completed(None), Payload::parse("{}").unwrap());
+        let first = coordinator.finish(fence, ending.clone(), Some(result.clone())).await.unwrap();
+        let log = store.read(run.session, Seq::START, 100).await.unwrap();
+        assert_eq!(coordinator.finish(fence, ending.clone(), Some(result)).await.unwrap(), first);
+        assert_eq!(store.read(run.session, Seq::START, 100).await.unwrap(), log);
+        let other = Ending::because(EndKind::Failed, ReasonCode::ExecutorError, None, "no");
+        assert!(matches!(coordinator.finish(fence, other, None).await, Err(StoreError::Transition(_))));
+        assert!(matches!(coordinator.finish(stale, ending, None).await, Err(StoreError::Fenced { .. })));
     }
 }
