@@ -45,7 +45,7 @@ const EDGES: &[Row] = &[
         name: "session-manager",
         ours: "session-core",
         outside: "async-trait camino jiff thiserror tokio tokio-util tracing",
-        dev: "mockall proptest proptest-state-machine serde_json session-core tokio",
+        dev: "fastrand mockall proptest proptest-state-machine serde_json session-core tokio",
         build: "",
     },
     Row {
