@@ -38,7 +38,7 @@ const EDGES: &[Row] = &[
         name: "session-store",
         ours: "session-core",
         outside: "async-trait jiff serde_json sqlx thiserror tokio tokio-util tracing",
-        dev: "session-core tempfile tokio",
+        dev: "proptest session-core tempfile tokio",
         build: "",
     },
     Row {
@@ -83,7 +83,7 @@ const EDGES: &[Row] = &[
         ours: "sandbox session-api session-core session-manager session-runner session-server session-store",
         outside: "async-trait camino clap clap_complete comfy-table futures-util indicatif jiff rustix serde serde_json \
                   tempfile thiserror tokio tokio-util toml tracing tracing-subscriber unicode-width",
-        dev: "proptest",
+        dev: "proptest session-core",
         build: "",
     },
     Row {

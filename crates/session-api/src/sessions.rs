@@ -327,7 +327,7 @@ impl From<&SessionSummary> for StatusView {
 impl From<&ManagedSession> for AffinityView {
     fn from(session: &ManagedSession) -> Self {
         let binding: Option<&Binding> = session.binding.as_ref();
-        let runner = binding.map(|binding| binding.runner).or(session.workspace.runner);
+        let runner = binding.and_then(|binding| binding.runner).or(session.workspace.runner);
         Self {
             session_id: session.id.to_string(),
             runner: runner.map(|id| id.to_string()),

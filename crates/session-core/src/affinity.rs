@@ -62,7 +62,10 @@ impl Affinity {
             });
         }
         Ok(Self {
-            place: Place::Runner(binding.runner),
+            place: match binding.runner {
+                Some(runner) => Place::Runner(runner),
+                None => Place::Hostname(binding.hostname.clone()),
+            },
             executor: binding.executor.clone(),
             project_dir: Some(binding.project_dir.clone()),
         })

@@ -155,7 +155,7 @@ pub enum EventKind {
     /// A run of a child ended. `{child, run, state, reason?, message?, text?: {by: "child", said, cut?}}`: what is in `text`
     /// are the child's own words, whatever they say; all else is the program's.
     ChildEnded,
-    /// An executor bound itself to the session. `{executor, executor_session_id, runner, hostname, project_dir}`
+    /// An executor bound itself to the session. `{executor, executor_session_id, runner?, hostname, project_dir}`
     Bound,
     /// Somebody said something. `{role, text}`
     Message,

@@ -175,7 +175,7 @@ pub fn bound(run: RunId, binding: &Binding) -> NewEvent {
     let fields = [
         ("executor", Some(json!(binding.executor))),
         ("executor_session_id", Some(json!(binding.executor_session_id))),
-        ("runner", Some(json!(binding.runner))),
+        ("runner", binding.runner.map(|runner| json!(runner))),
         ("hostname", Some(json!(binding.hostname))),
         ("project_dir", Some(json!(binding.project_dir))),
     ];

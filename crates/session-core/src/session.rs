@@ -122,9 +122,10 @@ pub struct Generation {
 /// the session's log puts another one in its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Binding {
-    /// The runner that holds the framework's files.
-    pub runner: RunnerId,
-    /// Its machine's name.
+    /// The runner that holds the framework's files. Of an imported session only its machine's name is known, until a runner
+    /// there has carried the conversation on.
+    pub runner: Option<RunnerId>,
+    /// The name of the machine that has them.
     pub hostname: Hostname,
     /// The executor.
     pub executor: ExecutorType,
@@ -151,6 +152,7 @@ impl Binding {
     /// What a bind comes to where the session holds `held`, which the run `by` made: `Some` is the binding to write, `None`
     /// says that it is there already.
     ///
+    /// What was imported, and is carried on where its files are, is completed by the runner that does so, and stays resumable.
     /// A run that begins a new conversation replaces, once, what an earlier one made: because it was asked to, or because the
     /// framework has nothing of the earlier one. Otherwise the first binding stays.
     pub fn bind(
@@ -162,6 +164,11 @@ impl Binding {
         match held {
             Some((_, by)) if run.spec.is_from_history() && by != Some(run.id) => {}
             Some((held, _)) if held.is_same(&self) => return Ok(None),
+            Some((held, _))
+                if held.runner.is_none() && held.is_same(&Self { runner: None, ..self.clone() }) =>
+            {
+                return Ok(Some(Self { resumable: held.resumable, ..self }));
+            }
             Some((held, by)) if !held.resumable && by != Some(run.id) => {}
             Some(_) => return Err(Conflict::Bound(session)),
             None => {}

@@ -53,7 +53,7 @@ pub use elsewhere::{
 };
 #[cfg(target_os = "linux")]
 pub use {
-    agents::{Cancelling, Capabilities, Framework, Support, UsageQuality},
+    agents::{Cancelling, Capabilities, Framework, Handover, NotCarried, Support, UsageQuality},
     confinement::Launcher,
     progress::Progress,
     recover::{Adopted, Recovery, recover},

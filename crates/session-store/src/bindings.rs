@@ -1,6 +1,7 @@
 //! What ties a session to a framework's own conversation.
 
 use jiff::Timestamp;
+use session_core::ids::{RunId, SessionId};
 use session_core::run::Fence;
 use session_core::session::Binding;
 use session_core::{Conflict, StoreError, StoreResult, record};
@@ -15,13 +16,13 @@ const BOUND: Sql =
 
 const BIND: Sql = sql!(
     "UPDATE sessions SET binding_runner = $2, binding_hostname = $3, binding_executor = $4, \
-     binding_executor_session_id = $5, binding_project_dir = $6, binding_run = $7, binding_resumable_at_ms = NULL \
+     binding_executor_session_id = $5, binding_project_dir = $6, binding_run = $7, binding_resumable_at_ms = $8 \
      WHERE id = $1"
 );
 
 const SET_RESUMABLE: Sql = sql!(
     "UPDATE sessions SET binding_resumable_at_ms = $2 \
-     WHERE id = $1 AND binding_runner IS NOT NULL AND binding_resumable_at_ms IS NULL"
+     WHERE id = $1 AND binding_executor IS NOT NULL AND binding_resumable_at_ms IS NULL"
 );
 
 row! {
@@ -42,18 +43,30 @@ pub(crate) async fn bind(
     let held = session.value()?.binding;
     let held = held.as_ref().map(|held| (held, by));
     let Some(binding) = binding.clone().bind(run.session, held, &run)? else { return Ok(()) };
+    write(tx, run.session, &binding, Some(run.id), now).await?;
+    tx.record(run.session, record::bound(run.id, &binding), now);
+    Ok(())
+}
+
+/// Puts a binding that a run made, or an import, into a session's row.
+pub(crate) async fn write(
+    tx: &mut Tx<'_>,
+    session: SessionId,
+    binding: &Binding,
+    by: Option<RunId>,
+    now: Timestamp,
+) -> StoreResult<()> {
     let values = args![
-        run.session,
+        session,
         binding.runner,
         binding.hostname.as_str(),
         binding.executor.as_str(),
         binding.executor_session_id.as_str(),
         binding.project_dir.as_str(),
-        run.id,
+        by,
+        Some(now).filter(|_| binding.resumable),
     ];
-    tx.write_one(&BIND, values).await?;
-    tx.record(run.session, record::bound(run.id, &binding), now);
-    Ok(())
+    tx.write_one(&BIND, values).await
 }
 
 pub(crate) async fn resumable(tx: &mut Tx<'_>, fence: Fence, now: Timestamp) -> StoreResult<()> {

@@ -48,6 +48,7 @@ mod idempotency;
 mod identity;
 mod keys;
 mod ledger;
+pub mod legacy;
 mod migrate;
 mod open;
 mod plan;

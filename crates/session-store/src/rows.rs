@@ -298,15 +298,14 @@ impl SessionRow {
     }
 
     fn binding(&self, row: &RowReader<'_>) -> StoreResult<Option<Binding>> {
-        let Some(runner) = &self.binding_runner else { return Ok(None) };
+        let Some(executor) = &self.binding_executor else { return Ok(None) };
         let text = |column, value: &Option<String>| row.needed(column, value.clone());
         let hostname = text("binding_hostname", &self.binding_hostname)?;
-        let executor = text("binding_executor", &self.binding_executor)?;
         let id = text("binding_executor_session_id", &self.binding_executor_session_id)?;
         Ok(Some(Binding {
-            runner: row.parse("binding_runner", runner)?,
+            runner: row.maybe("binding_runner", self.binding_runner.as_deref())?,
             hostname: row.parse("binding_hostname", &hostname)?,
-            executor: row.parse("binding_executor", &executor)?,
+            executor: row.parse("binding_executor", executor)?,
             executor_session_id: row.parse("binding_executor_session_id", &id)?,
             project_dir: text("binding_project_dir", &self.binding_project_dir)?.into(),
             resumable: self.binding_resumable_at_ms.is_some(),

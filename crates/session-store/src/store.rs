@@ -191,6 +191,7 @@ macro_rules! change {
 
 // Behind the macro that they use.
 mod coordinator;
+mod legacy;
 mod runs;
 
 #[async_trait]

@@ -75,11 +75,12 @@ fn codex(program: &str, turn: &Turn) -> Launch {
     Launch { argv, env: Vec::new() }
 }
 
-/// `gemini`, with the prompt on stdin and one process instead of two. It cannot ask: what would want leave is not offered
-/// to the model.
+/// `gemini`, with the prompt on stdin and one process instead of two. It cannot ask: what would want leave and is not among
+/// the tools that have it is not offered to the model.
 fn gemini(program: &str, turn: &Turn) -> Launch {
     let mode = turn.mode.as_deref().unwrap_or("default");
     let mut argv = argv(&[program, "--output-format", "stream-json", "--approval-mode", mode]);
+    argv.extend(turn.allow.iter().map(|tool| format!("--allowed-tools={tool}")));
     argv.extend(conversation(turn));
     argv.extend(option("--model", turn.model.as_deref()));
     argv.extend(turn.arguments.iter().cloned());
@@ -109,6 +110,15 @@ mod tests {
 
     fn line(framework: Framework, turn: &Turn) -> String {
         Launch::new(framework, "agent", turn).argv.join(" ")
+    }
+
+    #[test]
+    fn who_asks_nobody_is_told_beforehand_what_needs_no_leave() {
+        let turn = Turn { allow: vec!["run_shell_command".parse().unwrap()], ..turn() };
+        assert!(line(Framework::Gemini, &turn).contains(" --allowed-tools=run_shell_command "));
+        for asks in [Framework::ClaudeCode, Framework::Codex, Framework::Acp] {
+            assert!(!line(asks, &turn).contains("run_shell_command"), "{asks:?}");
+        }
     }
 
     #[test]

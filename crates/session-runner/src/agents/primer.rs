@@ -1,5 +1,6 @@
 //! What is said to an agent of a conversation that it does not know: our log's account of it, as text.
 
+use serde_json::Value;
 use session_core::history::{History, Message, Part, Role};
 
 /// The longest account, in bytes. Of a longer conversation the beginning is left out.
@@ -12,8 +13,19 @@ const BEFORE: &str = "You are taking over a conversation that was held before, b
                       record, oldest first. The files may have changed since. Go on from it; do not answer it again.";
 const AFTER: &str = "The record ends here. The user says now:";
 
+/// An account of a conversation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Account {
+    /// What the agent is told.
+    pub(crate) text: String,
+    /// How many messages at the beginning are left out.
+    pub(crate) left_out: usize,
+    /// How many calls of tools, and results, are cut.
+    pub(crate) cut: usize,
+}
+
 /// The account of a conversation; `None` where nothing was said.
-pub(crate) fn primer(history: &History) -> Option<String> {
+pub(crate) fn account(history: &History) -> Option<Account> {
     let said: Vec<String> = history.messages.iter().filter_map(told).collect();
     let mut bytes = 0;
     let kept = said.iter().rev().take_while(|text| {
@@ -35,7 +47,22 @@ pub(crate) fn primer(history: &History) -> Option<String> {
         text.push_str("\n\n");
     }
     text.push_str(AFTER);
-    Some(text)
+    let told = history.messages.iter().flat_map(|message| &message.parts);
+    Some(Account { text, left_out, cut: told.filter(|part| is_cut(part)).count() })
+}
+
+/// Whether less is told of a tool than there is.
+fn is_cut(part: &Part) -> bool {
+    match part {
+        Part::Text(_) | Part::Thought(_) => false,
+        Part::ToolCall { input, .. } => input.to_string().len() > TOOL_MAX,
+        Part::ToolResult { output, .. } => plain(output).len() > TOOL_MAX,
+    }
+}
+
+/// What a tool answered, as text.
+fn plain(output: &Value) -> String {
+    output.as_str().map_or_else(|| output.to_string(), str::to_owned)
 }
 
 fn told(message: &Message) -> Option<String> {
@@ -58,9 +85,8 @@ fn part(part: &Part) -> Option<String> {
             Some(format!("[called {name} with {}]", cut(&input.to_string())))
         }
         Part::ToolResult { output, is_error, .. } => {
-            let output = output.as_str().map_or_else(|| output.to_string(), str::to_owned);
             let what = if *is_error { "failed with" } else { "answered" };
-            Some(format!("[{what} {}]", cut(&output)))
+            Some(format!("[{what} {}]", cut(&plain(output))))
         }
     }
 }
@@ -96,7 +122,8 @@ mod tests {
             ],
             repairs: Vec::new(),
         };
-        let text = primer(&history).unwrap();
+        let Account { text, left_out, cut } = account(&history).unwrap();
+        assert_eq!((left_out, cut), (0, 1));
         assert!(text.contains(
             "User: what is here?\n\nAssistant: [called Bash with {\"command\":\"ls\"}]\n\nTool: [answered xxx"
         ));
@@ -105,14 +132,15 @@ mod tests {
             "{text}"
         );
         assert!(text.ends_with(AFTER));
-        assert_eq!(primer(&History::default()), None);
+        assert_eq!(account(&History::default()), None);
     }
 
     #[test]
     fn of_a_long_conversation_the_end_is_told_and_what_is_missing() {
         let long = said(Role::User, vec![Part::Text("y".repeat(1000))]);
         let history = History { messages: vec![long; 1000], repairs: Vec::new() };
-        let text = primer(&history).unwrap();
+        let Account { text, left_out, .. } = account(&history).unwrap();
+        assert!(left_out > 0);
         assert!(
             text.len() < PRIMER_MAX + 4096 && text.contains("earlier messages are left out]"),
             "{}",

@@ -26,6 +26,7 @@ pub(super) fn turn() -> Turn {
         primer: None,
         model: None,
         mode: None,
+        allow: Vec::new(),
         arguments: Vec::new(),
     }
 }

@@ -1,7 +1,7 @@
 //! One turn, as an agent is asked for it.
 
 use camino::Utf8PathBuf;
-use session_core::names::ExecutorSessionId;
+use session_core::names::{ExecutorSessionId, ToolName};
 
 /// One turn of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub(crate) struct Turn {
     /// The mode of permissions, by the agent's own name for it; `None` for the one that asks, or that forbids where the
     /// agent cannot ask.
     pub(crate) mode: Option<String>,
+    /// The tools that need no leave, for agents that ask nobody and have to be told beforehand.
+    pub(crate) allow: Vec<ToolName>,
     /// What the user adds to the command line; for an ACP agent the whole command.
     pub(crate) arguments: Vec<String>,
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use camino::Utf8Path;
-use serde_json::json;
+use serde_json::{Value, json};
 use session_core::Seq;
 use session_core::budget::{Resource, Usage};
 use session_core::event::{Event, EventKind, NewEvent, Origin, Payload};
@@ -27,7 +27,9 @@ use super::desk::{Place, RunDesk, Trouble};
 use super::execution::{Came, Execution, end_now, next_order, pass_on, sentence};
 use super::outcome;
 use super::verdict::{self, Circumstances};
-use crate::agents::{Bounds, Conversation, Dialogue, Framework, Launch, Totals, Turn, TurnEnd, Wire, primer};
+use crate::agents::{
+    Bounds, Conversation, Dialogue, Framework, Handover, Launch, Totals, Turn, TurnEnd, Wire, account,
+};
 use crate::process::{RunEnd, RunReport, Supervised};
 use crate::room::Rooms;
 use crate::workspace::agent_state::AgentState;
@@ -42,6 +44,8 @@ const LEAVE_BOUND: Duration = Duration::from_secs(10);
 const INTERRUPTED_BOUND: Duration = Duration::from_secs(2);
 /// How many of its last lines are looked through for why it ended.
 const LAST_LINES: usize = 50;
+/// The kind of the event that an agent begins anew from the log: `{from?, to, not_carried_over: [{what, why}]}`.
+const HANDED_OVER: &str = "agent.handed_over";
 /// How many events are read at once.
 const EVENTS_PAGE: u32 = 1_000;
 
@@ -98,12 +102,13 @@ impl Execution {
             primer,
             model: asked.model.clone(),
             mode: self.mode(framework),
+            allow: asked.permissions.allow.clone(),
             arguments: self.run.spec.argv.clone(),
         };
         let launch = Launch::new(framework, framework.program().unwrap_or_default(), &turn);
         let directory = self.directory();
         let binding = Binding {
-            runner: self.profile.id,
+            runner: Some(self.profile.id),
             hostname: self.profile.hostname.clone(),
             executor: self.run.affinity.executor.clone(),
             // Put in its place by the agent's own.
@@ -158,7 +163,9 @@ impl Execution {
             let page = page
                 .map_err(|error| failed(format!("the session's log cannot be read: {}", sentence(&error))))?;
             let Some(last) = page.last().map(|event| event.seq) else {
-                return Ok(primer(&reconstruct_messages(&events)));
+                let Some(account) = account(&reconstruct_messages(&events)) else { return Ok(None) };
+                self.hand_over(&events).await?;
+                return Ok(Some(account.text));
             };
             after = last;
             // What this run said before it was begun again is said once.
@@ -166,17 +173,50 @@ impl Execution {
         }
     }
 
+    /// Records that the agent begins anew from the log, and what it does not have of what was there.
+    async fn hand_over(&self, log: &[Event]) -> Result<(), Ending> {
+        let handover = Handover {
+            log,
+            binding: self.session.binding.as_ref(),
+            // What another run was asked for is not in the log: commands say it beforehand.
+            from: None,
+            last: None,
+            arguments: &[],
+            to: &self.run.affinity.executor,
+        };
+        let not_carried = handover.not_carried();
+        let told: Vec<_> =
+            not_carried.iter().map(|not| json!({ "what": not.what, "why": not.why })).collect();
+        let payload = json!({
+            "from": handover.binding.map(|binding| &binding.executor),
+            "to": handover.to, "not_carried_over": told,
+        });
+        let kind = HANDED_OVER.parse().map_err(|error| failed(format!("{error}")))?;
+        // Begun again, it may be told otherwise: what is bound has changed.
+        let teller = named(&format!("{}.{}.handover", self.run.id, self.fence.epoch))?;
+        self.record(teller, kind, &payload, "that the session was handed over").await
+    }
+
     /// Puts what the user says into the log.
     async fn say(&self, prompt: &str) -> Result<(), Ending> {
-        let event = NewEvent {
-            run: Some(self.run.id),
-            kind: EventKind::Message,
-            payload: Payload::from_value(&json!({ "role": "user", "text": prompt })),
-            // Said once, however often the run is begun again.
-            origin: Some(Origin { producer: named(&self.run.id.to_string())?, seq: 0 }),
-        };
+        // Said once, however often the run is begun again.
+        let teller = named(&self.run.id.to_string())?;
+        let payload = json!({ "role": "user", "text": prompt });
+        self.record(teller, EventKind::Message, &payload, "the prompt").await
+    }
+
+    /// Puts something into the log, once for this teller.
+    async fn record(
+        &self,
+        teller: Producer,
+        kind: EventKind,
+        payload: &Value,
+        what: &str,
+    ) -> Result<(), Ending> {
+        let origin = Some(Origin { producer: teller, seq: 0 });
+        let event = NewEvent { run: Some(self.run.id), kind, payload: Payload::from_value(payload), origin };
         let appended = self.dispatcher.append(self.fence, vec![event]).await;
-        appended.map_err(|error| failed(format!("the prompt could not be recorded: {}", sentence(&error))))
+        appended.map_err(|error| failed(format!("{what} could not be recorded: {}", sentence(&error))))
     }
 
     /// Under which name the run's events are appended: each claim counts anew.

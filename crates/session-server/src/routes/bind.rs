@@ -33,7 +33,7 @@ pub(super) async fn bind(
     let runner =
         run.state.lease().map_or_else(|| state.coordinator().env().runner_id(), |lease| lease.runner);
     let binding = Binding {
-        runner,
+        runner: Some(runner),
         hostname: field("hostname", &request.hostname)?,
         executor: field("executor_type", &request.executor_type)?,
         executor_session_id: field("executor_session_id", &request.executor_session_id)?,

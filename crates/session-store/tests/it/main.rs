@@ -11,6 +11,7 @@ mod contention;
 mod faults;
 mod growth;
 mod history;
+mod legacy;
 mod lifecycle;
 mod opening;
 mod stores;

@@ -122,7 +122,7 @@ async fn agents_work(store: &SqlStore, env: &Env, fence: Fence, bound: SessionId
     assert_eq!((session.depth, session.callback), (1, false));
     let binding = session.binding.unwrap();
     let runner: RunnerId = RUNNER.parse().unwrap();
-    assert_eq!((binding.runner, binding.resumable), (runner, false));
+    assert_eq!((binding.runner, binding.resumable), (Some(runner), false));
     let further = NewRun { of: RunOf::Existing(bound), ..new_run(env) };
     let [run] = store.enqueue(vec![further], None, now).await.unwrap().try_into().unwrap();
     assert_eq!(run.affinity.place, Place::Runner(runner));

@@ -244,7 +244,7 @@ impl Fixture {
     #[must_use]
     pub fn binding(runner: &RunnerProfile, conversation: &str) -> Binding {
         Binding {
-            runner: runner.id,
+            runner: Some(runner.id),
             hostname: runner.hostname.clone(),
             executor: ExecutorType::command(),
             executor_session_id: conversation.parse().unwrap(),

@@ -85,7 +85,7 @@ impl RunnerStore for MemoryStore {
             }
             let bound = |session: &&ManagedSession| {
                 !session.state.is_terminated()
-                    && session.binding.as_ref().is_some_and(|binding| binding.runner == id)
+                    && session.binding.as_ref().is_some_and(|binding| binding.runner == Some(id))
             };
             let mut bound: Vec<_> = draft.data.sessions.values().filter(bound).collect();
             bound.sort_by_key(|session| Reverse((session.created_at, session.id)));
