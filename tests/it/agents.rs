@@ -4,8 +4,10 @@
 //! scenarios an executor takes follows from that, and [`every_executor_takes_what_it_can_do`] holds the lists below to it.
 
 mod asking;
+mod attached;
 mod crashes;
 mod executor;
+mod legacy;
 mod oddities;
 mod resuming;
 mod room;
@@ -34,6 +36,9 @@ const SCENARIOS: &[(&str, &[Can])] = &[
     ("waits_until_the_deadline", &[Ask]),
     ("asks_nobody", &[Ask]),
     ("asks_until_it_is_stopped", &[Ask]),
+    ("is_talked_to", &[Converse]),
+    ("is_answered_by_who_is_attached", &[Ask]),
+    ("is_visited_by_a_person", &[Converse]),
     ("is_asked_over_stdin", &[Converse]),
     ("prints_long_lines", &[Misbehave]),
     ("prints_garbage", &[Misbehave]),
@@ -71,6 +76,7 @@ conforms! { claude_code, CLAUDE_CODE:
     turns::spends_its_tool_calls
     asking::is_allowed asking::is_refused asking::is_allowed_always asking::is_refused_always
     asking::waits_until_the_deadline asking::asks_nobody asking::asks_until_it_is_stopped
+    attached::is_talked_to attached::is_answered_by_who_is_attached attached::is_visited_by_a_person
     oddities::is_asked_over_stdin oddities::prints_long_lines oddities::prints_garbage
     crashes::dies crashes::loses_its_keeper crashes::loses_its_host crashes::loses_its_host_while_it_asks
     resuming::remembers resuming::remembers_what_was_interrupted resuming::has_forgotten resuming::is_handed_over
@@ -83,6 +89,7 @@ conforms! { acp, ACP:
     turns::spends_its_tool_calls
     asking::is_allowed asking::is_refused asking::is_allowed_always asking::is_refused_always
     asking::waits_until_the_deadline asking::asks_nobody asking::asks_until_it_is_stopped
+    attached::is_talked_to attached::is_answered_by_who_is_attached attached::is_visited_by_a_person
     oddities::is_asked_over_stdin oddities::prints_long_lines oddities::prints_garbage
     crashes::dies crashes::loses_its_keeper crashes::loses_its_host crashes::loses_its_host_while_it_asks
     resuming::remembers resuming::remembers_what_was_interrupted resuming::has_forgotten resuming::is_handed_over
@@ -95,6 +102,7 @@ conforms! { real_claude_code, REAL_CLAUDE_CODE:
     turns::spends_its_tool_calls
     asking::is_allowed asking::is_refused asking::is_allowed_always asking::is_refused_always
     asking::waits_until_the_deadline asking::asks_nobody asking::asks_until_it_is_stopped
+    attached::is_talked_to attached::is_answered_by_who_is_attached attached::is_visited_by_a_person
     oddities::is_asked_over_stdin
     crashes::dies crashes::loses_its_keeper crashes::loses_its_host crashes::loses_its_host_while_it_asks
     resuming::remembers resuming::remembers_what_was_interrupted resuming::has_forgotten resuming::is_handed_over
@@ -103,7 +111,7 @@ conforms! { real_claude_code, REAL_CLAUDE_CODE:
 
 conforms! { real_codex, REAL_CODEX:
     turns::starts turns::streams turns::calls_a_tool turns::fails turns::is_stopped turns::is_killed_for_good
-    turns::spends_its_tokens oddities::is_asked_over_stdin
+    turns::spends_its_tokens attached::is_talked_to attached::is_visited_by_a_person oddities::is_asked_over_stdin
     crashes::dies crashes::loses_its_keeper crashes::loses_its_host
     resuming::remembers resuming::remembers_what_was_interrupted resuming::has_forgotten resuming::is_handed_over
     resuming::loses_its_directory
@@ -112,6 +120,11 @@ conforms! { real_codex, REAL_CODEX:
 conforms! { command, COMMAND:
     turns::starts turns::streams turns::calls_a_tool turns::fails turns::is_stopped turns::is_killed_for_good
     crashes::dies crashes::loses_its_keeper crashes::loses_its_host resuming::loses_its_directory
+}
+
+#[test]
+fn a_command_that_is_attached_to_takes_no_input() {
+    perform(&executor::COMMAND, attached::takes_no_input);
 }
 
 /// Performs a scenario, and looks whether anything is left of it.

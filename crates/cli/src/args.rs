@@ -10,12 +10,14 @@ use crate::{duration, money};
 
 pub mod agents;
 pub mod family;
+pub mod import;
 pub mod ps;
 pub mod sandbox;
 pub mod serve;
 
-pub use agents::{AnswerArgs, ApprovalsArgs, ApprovalsCommand, NextTurnArgs, SendArgs, TurnArgs};
+pub use agents::{AnswerArgs, ApprovalsArgs, ApprovalsCommand, AttachArgs, NextTurnArgs, SendArgs, TurnArgs};
 pub use family::FamilyArgs;
+pub use import::ImportArgs;
 pub use ps::PsArgs;
 pub use sandbox::SandboxArgs;
 pub use serve::{ServeArgs, TokenArgs, TokenCommand};
@@ -57,6 +59,8 @@ pub enum Command {
     Logs(LogsArgs),
     /// Show a session's event log.
     Events(EventsArgs),
+    /// Watch a session live; what is typed goes in.
+    Attach(Box<AttachArgs>),
     /// Wait until sessions have nothing left to run.
     Wait(WaitArgs),
     /// End what runs in sessions; they can be resumed.
@@ -427,13 +431,6 @@ pub struct CleanupArgs {
     /// Only say what would be done.
     #[arg(long)]
     pub dry_run: bool,
-}
-
-/// `roomette import`
-#[derive(Debug, Args)]
-pub struct ImportArgs {
-    /// A file that `roomette export` wrote; `-` for standard input.
-    pub file: Utf8PathBuf,
 }
 
 /// `roomette config`

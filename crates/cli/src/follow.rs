@@ -92,12 +92,14 @@ impl Follower<'_> {
                     Reply::Over => return Ok(()),
                     Reply::Submitted(_)
                     | Reply::Stopped { .. }
+                    | Reply::Changed
                     | Reply::Done
                     | Reply::Killed(_)
                     | Reply::Forked(_)
                     | Reply::Cleaned(_)
                     | Reply::Imported(_)
                     | Reply::Issued(_)
+                    | Reply::LegacyImported(_)
                     | Reply::Recovered(_)
                     | Reply::Failed(_) => return Err(Reply::unexpected()),
                 },

@@ -18,6 +18,7 @@ mod environment;
 mod failpoint;
 mod failure;
 mod follow;
+mod handover;
 mod host;
 mod money;
 mod output;

@@ -15,8 +15,10 @@ use crate::host::protocol::Update;
 use crate::money;
 
 pub mod approval;
+pub mod binding;
 pub mod sandbox;
 
+use binding::BindingView;
 use sandbox::SandboxView;
 
 /// A session.
@@ -39,6 +41,12 @@ pub struct SessionView {
     /// The agent that works in it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
+    /// What executes its runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub executor: Option<String>,
+    /// The agent's own conversation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub binding: Option<BindingView>,
     /// The directory it works in.
     pub workspace: WorkspaceView,
     /// Whatever its creator wanted to remember.
@@ -216,6 +224,8 @@ impl SessionView {
             principal: session.principal.to_string(),
             label: session.label.as_ref().map(ToString::to_string),
             agent: session.agent.as_ref().map(ToString::to_string),
+            executor: binding::executor(summary),
+            binding: session.binding.as_ref().map(BindingView::new),
             workspace: WorkspaceView {
                 kind: session.workspace.kind.as_str(),
                 project: session.workspace.project.as_ref().map(ToString::to_string),
@@ -258,6 +268,8 @@ pub struct RunView {
     pub id: String,
     /// `start` or `resume`.
     pub kind: &'static str,
+    /// What executes it.
+    pub executor: String,
     /// Where it stands.
     pub state: &'static str,
     /// Why it did not complete.
@@ -315,6 +327,7 @@ impl RunView {
         Self {
             id: run.id.to_string(),
             kind: run.kind.code(),
+            executor: run.affinity.executor.to_string(),
             state: run.state.phase().code(),
             reason: ended.and_then(|(_, ending)| ending.reason).map(session_core::run::ReasonCode::code),
             exit_code: exit.and_then(code),

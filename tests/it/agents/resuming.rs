@@ -63,11 +63,21 @@ pub(super) fn is_handed_over(room: &Room) {
     assert_ne!(refused.code, 0, "{refused:?}");
     assert!(format!("{refused:?}").contains("--from-history"), "{refused:?}");
     arguments.push("--from-history");
+    let explained = room.home.run(&[&arguments[..], &["--explain"]].concat()).ok().json().remove(0);
+    assert_eq!(explained["not_carried_over"][0]["what"], "conversation", "{explained:#}");
     arguments.extend(behind);
     room.ran(room.home.run(&arguments)).completed();
     room.recalls(&ran.session, "User: say apple");
     let bound = conversations(room, &ran.session);
     assert_eq!((&bound[0].0[..], &bound.last().unwrap().0[..]), (room.executor.name, other.name));
+    let told = room.events(&ran.session, "agent.handed_over").remove(0);
+    assert_eq!((&told["from"], &told["to"]), (&room.executor.name.into(), &other.name.into()));
+    let lost = told["not_carried_over"].as_array().unwrap();
+    assert!(
+        lost[0]["what"] == "conversation" && lost[0]["why"].as_str().unwrap().contains(&bound[0].1),
+        "{lost:?}"
+    );
+    assert_eq!(room.home.inspect(&ran.session)["executor"], other.name);
 }
 
 /// What is said in another conversation is not taken for what this one says.

@@ -48,6 +48,29 @@ pub struct SendArgs {
     pub task: TaskArgs,
 }
 
+/// `roomette attach`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "A line is the next prompt of the session's agent; it waits for the turn in flight. /stop interrupts that \
+turn, and a second time ends it at once. An open question is shown and answered: y (yes), a (always in this session), n (no), \
+or n TEXT to say why. Ctrl-D or /detach leaves (exit code 0), Ctrl-C too (130); what runs goes on.\n\nWithout a terminal each \
+line of stdin is dealt with before the next one is read, and the command ends with the last answer. A session that runs commands \
+takes no input; it is followed."
+)]
+pub struct AttachArgs {
+    /// A session id, the beginning of one, or a label.
+    pub session: String,
+    /// Show the log from behind this event on; default: from the beginning of the turn in flight, or what comes.
+    #[arg(long, value_name = "SEQ")]
+    pub after: Option<u64>,
+    #[command(flatten)]
+    pub next: NextTurnArgs,
+    #[command(flatten)]
+    pub turn: TurnArgs,
+    #[command(flatten)]
+    pub task: TaskArgs,
+}
+
 /// With whom a session goes on.
 #[derive(Debug, Clone, Default, Args)]
 pub struct NextTurnArgs {

@@ -10,10 +10,13 @@ use session_core::ports::{RunStore as _, SessionStore as _};
 use session_core::{Event, ManagedSession, Run, SessionRef, SessionState, WorkspaceKind};
 use session_manager::{Coordinator, DispatchOptions};
 
+use crate::args::NextTurnArgs;
 use crate::context::Context;
 use crate::failure::Outcome;
+use crate::handover::NotCarried;
 use crate::host::{link, runner_id};
-use crate::{output, resume, select, view};
+use crate::view::binding::BindingView;
+use crate::{handover, output, resume, select, system, view};
 
 /// How many repairs are listed for people.
 const REPAIRS_SHOWN: usize = 5;
@@ -34,6 +37,12 @@ struct Explanation {
     /// What would run.
     #[serde(skip_serializing_if = "Option::is_none")]
     argv: Option<Vec<String>>,
+    /// The agent's own conversation, where it is carried on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    conversation: Option<BindingView>,
+    /// What an agent will not have that begins anew from the log.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    not_carried_over: Vec<NotCarried>,
     restored: RestoredPart,
     /// What a resume does not bring back.
     not_restored: Vec<String>,
@@ -41,6 +50,7 @@ struct Explanation {
 
 #[derive(Debug, Serialize)]
 struct RunnerPart {
+    /// Its id, or the name of its machine where that is all that is known.
     needed: String,
     here: bool,
 }
@@ -64,7 +74,7 @@ struct RestoredPart {
 }
 
 /// Says what a resume would find. Changes nothing, and needs no host.
-pub async fn execute(context: &Context, text: &str, argv: &[String]) -> Outcome<()> {
+pub async fn execute(context: &Context, text: &str, argv: &[String], next: &NextTurnArgs) -> Outcome<()> {
     text.parse::<SessionRef>()?;
     let Some(store) = context.read_store().await? else { return Err(select::unknown(text)) };
     let id = select::one(&store, text).await?;
@@ -75,7 +85,7 @@ pub async fn execute(context: &Context, text: &str, argv: &[String]) -> Outcome<
     drop(reader);
     store.close().await;
     let Some(session) = session else { return Err(select::unknown(text)) };
-    let explanation = explain(context, &session, last.as_ref(), &log, argv)?;
+    let explanation = explain(context, &session, last.as_ref(), &log, (argv, next))?;
     if context.json { output::json(&explanation) } else { output::line(&text_of(&explanation)) }
 }
 
@@ -84,13 +94,13 @@ fn explain(
     session: &ManagedSession,
     last: Option<&Run>,
     log: &[Event],
-    argv: &[String],
+    (argv, next): (&[String], &NextTurnArgs),
 ) -> Outcome<Explanation> {
-    let here = runner_id::load(&context.paths.runner_id())?;
-    let runner = session
-        .workspace
-        .runner
-        .map(|needed| RunnerPart { needed: needed.to_string(), here: here == Some(needed) });
+    let runner = runner(context, session)?;
+    let to = handover::next(next.agent.as_deref(), session, last)?;
+    let anew = to.filter(|_| next.from_history);
+    let not_carried_over = anew.as_ref().map(|to| handover::not_carried(session, last, log, to));
+    let conversation = session.binding.as_ref().filter(|_| anew.is_none()).map(BindingView::new);
     let directory = directory(context, session);
     let argv = if argv.is_empty() { last.map(|run| run.spec.argv.clone()) } else { Some(argv.to_vec()) };
     let now = context.env.now();
@@ -108,6 +118,8 @@ fn explain(
         runner,
         directory,
         argv,
+        conversation,
+        not_carried_over: not_carried_over.unwrap_or_default(),
         restored: RestoredPart {
             messages: restored.history.messages.len(),
             repairs: restored.history.repairs.iter().map(ToString::to_string).collect(),
@@ -116,6 +128,17 @@ fn explain(
             budget: view::AccountView::new(session),
         },
     })
+}
+
+fn runner(context: &Context, session: &ManagedSession) -> Outcome<Option<RunnerPart>> {
+    let here = runner_id::load(&context.paths.runner_id())?;
+    if let Some(needed) = session.workspace.runner {
+        return Ok(Some(RunnerPart { needed: needed.to_string(), here: here == Some(needed) }));
+    }
+    // An imported one that no runner has taken up yet.
+    let bound = session.binding.as_ref().map(|binding| binding.hostname.to_string());
+    let here = system::hostname();
+    Ok(bound.map(|needed| RunnerPart { here: needed == here, needed: format!("any on {needed}") }))
 }
 
 fn directory(context: &Context, session: &ManagedSession) -> DirectoryPart {
@@ -159,7 +182,7 @@ fn obstacles(
     if session.workspace.kind == WorkspaceKind::InPlace && !directory.there {
         obstacles.push(format!("its directory {} is gone", directory.path));
     }
-    if argv.is_none() {
+    if argv.is_none() && session.binding.is_none() {
         obstacles.push("it never ran; say what to run: `roomette resume SESSION -- PROGRAM…`".into());
     }
     if session.budget.turns_max.is_some_and(|max| session.usage.turns >= max) {
@@ -218,6 +241,15 @@ fn text_of(explanation: &Explanation) -> String {
     if let Some(argv) = &explanation.argv {
         add("runs", serde_json::to_string(argv).unwrap_or_default());
     }
+    if let Some(conversation) = &explanation.conversation {
+        let BindingView { executor, executor_session_id, resumable, .. } = conversation;
+        let carried = if *resumable {
+            "is carried on, if its files are there; else --from-history begins anew from the log"
+        } else {
+            "was never written down: a new one is begun"
+        };
+        add("conversation", format!("{executor_session_id} of {executor} {carried}"));
+    }
     let RestoredPart { messages, repairs, answers, directories, budget } = &explanation.restored;
     add("restored", format!("the conversation: {messages} messages"));
     for repair in repairs.iter().take(REPAIRS_SHOWN) {
@@ -230,6 +262,9 @@ fn text_of(explanation: &Explanation) -> String {
     add("restored", format!("its budget: {}", budget.in_one_line()));
     for lost in &explanation.not_restored {
         add("not restored", lost.clone());
+    }
+    for not in &explanation.not_carried_over {
+        add("not carried", not.why.clone());
     }
     lines.join("\n")
 }

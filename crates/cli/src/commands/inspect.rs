@@ -93,6 +93,11 @@ fn text_of(everything: &Everything) -> String {
     add("state", Some(format!("{}{because}", session.state)));
     add("owner", Some(session.principal.clone()));
     add("agent", session.agent.clone());
+    add("executor", session.executor.clone());
+    if let Some(binding) = &session.binding {
+        let resumable = if binding.resumable { "" } else { ", nothing to be resumed yet" };
+        add("bound to", Some(format!("{} on {}{resumable}", binding.executor_session_id, binding.hostname)));
+    }
     add("parent", session.parent.clone());
     let short: Vec<_> = children.iter().map(|child| view::short(child)).collect();
     add("children", Some(short.join(" ")).filter(|children| !children.is_empty()));
@@ -133,6 +138,7 @@ fn run_lines(run: &RunView) -> Vec<String> {
             lines.push(format!("  {name:<10}{}", output::harmless(&value, 2_000)));
         }
     };
+    add("executor", Some(run.executor.clone()));
     add("why", run.message.clone());
     add("exit", run.exit_code.map(|code| code.to_string()));
     add("signal", run.signal.map(|signal| signal.to_string()));

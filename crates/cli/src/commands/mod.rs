@@ -2,6 +2,10 @@
 
 mod aftermath;
 mod approvals;
+#[cfg(target_os = "linux")]
+mod attach;
+#[cfg(not(target_os = "linux"))]
+mod attach_elsewhere;
 mod budget;
 mod cleanup;
 mod config;
@@ -27,7 +31,7 @@ mod transfer;
 mod wait;
 
 #[cfg(not(target_os = "linux"))]
-use serve_elsewhere as serve;
+use {attach_elsewhere as attach, serve_elsewhere as serve};
 
 use clap::CommandFactory as _;
 
@@ -52,6 +56,7 @@ pub async fn execute(cli: Cli) -> Outcome<()> {
         Command::Inspect(args) => inspect::execute(&context, &args.session).await,
         Command::Logs(args) => logs::execute(&context, args).await,
         Command::Events(args) => events::execute(&context, args).await,
+        Command::Attach(args) => attach::execute(&context, *args).await,
         Command::Wait(args) => wait::execute(&context, args).await,
         Command::Stop(args) => stop::stop(&context, args).await,
         Command::Kill(args) => stop::kill(&context, args).await,
@@ -66,7 +71,7 @@ pub async fn execute(cli: Cli) -> Outcome<()> {
         Command::Recover(args) => recover::execute(&context, &args).await,
         Command::Cleanup(args) => cleanup::execute(&context, args).await,
         Command::Export(args) => transfer::export(&context, &args.session).await,
-        Command::Import(args) => transfer::import(&context, &args.file).await,
+        Command::Import(args) => transfer::import(&context, args).await,
         Command::Serve(args) => serve::execute(&context, &args).await,
         Command::Token(args) => token::execute(&context, args.command).await,
         Command::Doctor => doctor::execute(&context).await,

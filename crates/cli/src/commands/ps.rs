@@ -13,7 +13,7 @@ use self::tree::Node;
 use crate::args::PsArgs;
 use crate::context::Context;
 use crate::failure::{Failure, Kind, Outcome};
-use crate::view::SessionView;
+use crate::view::{SessionView, binding};
 use crate::{output, view};
 
 const HEAD: [&str; 9] = ["SESSION", "LABEL", "STATUS", "STATE", "EXIT", "TIME", "IDLE", "BUDGET", "COMMAND"];
@@ -145,7 +145,7 @@ fn row(item: &SessionSummary, now: Timestamp) -> Vec<String> {
         },
     );
     let elapsed = view::elapsed(run.and_then(|run| run.started_at), ended.map(|(at, _)| at), now);
-    let command = run.map(|run| output::harmless(&run.spec.argv.join(" "), 48)).unwrap_or_default();
+    let command = run.map(|run| output::harmless(&binding::doing(run), 48)).unwrap_or_default();
     vec![
         view::short(&session.id.to_string()).into(),
         session.label.as_ref().map(|label| output::harmless(label.as_str(), 24)).unwrap_or_default(),

@@ -1,6 +1,6 @@
 //! `roomette resume`: a new run in the same session.
 
-use session_core::ports::SessionStore as _;
+use session_core::ports::{RunStore as _, SessionStore as _};
 use session_core::{SessionId, SessionRef};
 
 use super::{explain, run};
@@ -11,12 +11,12 @@ use crate::failure::Outcome;
 use crate::follow::Watched;
 use crate::host::link;
 use crate::host::protocol::{SessionWire, Submit, TaskWire, TurnWire};
-use crate::select;
+use crate::{handover, resume, select};
 
 /// Runs again in the same session.
 pub async fn execute(context: &Context, args: ResumeArgs) -> Outcome<()> {
     if args.explain {
-        return explain::execute(context, &args.session, &args.argv).await;
+        return explain::execute(context, &args.session, &args.argv, &args.next).await;
     }
     let NextTurnArgs { from_history, agent } = args.next;
     let turn = from_history.then(|| TurnWire { from_history, ..TurnWire::default() });
@@ -44,7 +44,16 @@ async fn further(context: &Context, name: &str, task: TaskArgs, detach: bool, ne
     name.parse::<SessionRef>()?;
     let Some(store) = context.read_store().await? else { return Err(select::unknown(name)) };
     let id = select::one(&store, name).await?;
-    let label = store.session(id).await?.and_then(|session| session.label).map(|label| label.to_string());
+    let Some(session) = store.session(id).await? else { return Err(select::unknown(name)) };
+    let from_history = next.turn.as_ref().is_some_and(|turn| turn.from_history);
+    if from_history {
+        let last = store.runs(id, 1).await?.pop();
+        let log = resume::log(&store, id).await?;
+        if let Some(to) = handover::next(next.executor.as_deref(), &session, last.as_ref())? {
+            handover::tell(&handover::not_carried(&session, last.as_ref(), &log, &to));
+        }
+    }
+    let label = session.label.map(|label| label.to_string());
     store.close().await;
     let defaults = run::defaults(context, &task)?;
     // Without --timeout the run gets that of the last one, not the setting's.

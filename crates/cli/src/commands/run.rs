@@ -97,7 +97,7 @@ pub async fn enqueue(connection: &mut Connection, submit: Submit) -> Outcome<Vec
 }
 
 /// Says of runs that nothing confines what that means, each time.
-fn warn_of_what_is_unconfined(enqueued: &[Enqueued]) {
+pub fn warn_of_what_is_unconfined(enqueued: &[Enqueued]) {
     let mut unconfined = enqueued.iter().filter(|at| at.unconfined).map(|at| at.session.to_string());
     let Some(first) = unconfined.next() else { return };
     let more = unconfined.count();

@@ -57,6 +57,20 @@ pub(super) async fn follow(sources: &Sources, lines: &mut Lines, runs: &[RunId])
     send(lines, &Reply::Over).await
 }
 
+/// Tells each time that something was appended to a session's log, and once at the beginning: from then on nothing is missed.
+/// Whoever is slow hears of several changes at once.
+pub(super) async fn watch(sources: &Sources, lines: &mut Lines, session: SessionId) -> Outcome<()> {
+    let mut changes = sources.coordinator.listen(Topic::Session(session));
+    loop {
+        send(lines, &Reply::Changed).await?;
+        tokio::select! {
+            () = changes.woken() => {}
+            _ = lines.closed() => return Ok(()),
+            () = sources.stop.cancelled() => return Ok(()),
+        }
+    }
+}
+
 async fn woken(mut listener: Listener, session: SessionId, run: RunId) -> (Listener, SessionId, RunId) {
     listener.woken().await;
     (listener, session, run)

@@ -4,6 +4,7 @@
 //! started, which is everywhere but on Linux, none stays.
 
 mod cleanup;
+mod legacy;
 mod lifecycle;
 pub mod lock;
 pub mod operations;

@@ -161,7 +161,7 @@ impl Operations {
     pub async fn handle(&self, request: Request) -> Outcome<Reply> {
         match request {
             Request::Submit(submit) => self.submit(submit).await,
-            Request::Follow { .. } => {
+            Request::Follow { .. } | Request::Watch { .. } => {
                 Err(Failure::new(Kind::Unreachable, "no host is running, so nothing changes"))
             }
             Request::Stop { sessions, now } => self.stop(&sessions, now).await,
@@ -204,6 +204,7 @@ impl Operations {
                 self.suspend(&[session]).await?;
                 Ok(Reply::Imported(session))
             }
+            Request::ImportLegacy(wire) => self.import_legacy(wire).await,
             Request::Recovered => Ok(Reply::Recovered(self.recovered.clone())),
         }
     }
@@ -295,6 +296,11 @@ impl Operations {
     /// Where everything lies, and what no session sees.
     pub(super) fn data_dir(&self) -> &Utf8Path {
         &self.context.paths.data
+    }
+
+    /// Whose sessions this host makes where nobody says otherwise.
+    pub(super) fn principal(&self) -> Outcome<Principal> {
+        self.context.principal()
     }
 
     pub(super) fn session_id(&self) -> SessionId {

@@ -41,6 +41,11 @@ pub enum Request {
         /// The runs.
         runs: Vec<RunId>,
     },
+    /// Tell each time that something was appended to this session's log, until nobody listens any more.
+    Watch {
+        /// The session.
+        session: SessionId,
+    },
     /// End what runs in these sessions; the sessions stay.
     Stop {
         /// The sessions.
@@ -115,6 +120,8 @@ pub enum Request {
         /// The lines of the export.
         lines: Vec<String>,
     },
+    /// Make sessions of those of a legacy coordinator's database.
+    ImportLegacy(LegacyWire),
     /// Say what was recovered when the host started.
     Recovered,
 }
@@ -306,6 +313,43 @@ pub struct Cleanup {
     pub dry_run: bool,
 }
 
+/// The import of a legacy coordinator's database.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LegacyWire {
+    /// The database, as an absolute path.
+    pub file: Utf8PathBuf,
+    /// What it is called.
+    pub source: String,
+    /// The machine of the sessions that name none; nothing for this one.
+    pub hostname: Option<String>,
+    /// The executor of the sessions that name none.
+    pub executor: String,
+    /// What the caller's environment gives: tools that its `PATH` names can be run in the sessions.
+    pub base_env: Vec<(String, String)>,
+    /// Only say what would be done.
+    pub dry_run: bool,
+}
+
+/// What became of a session of a legacy coordinator.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LegacySession {
+    /// Its framework's id.
+    pub executor_session_id: String,
+    /// Its name there.
+    pub name: Option<String>,
+    /// `imported`, `known` or `refused`.
+    pub result: String,
+    /// The session here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session: Option<SessionId>,
+    /// Why it was refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// What was taken otherwise than it stood there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
 /// What the host answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -314,6 +358,8 @@ pub enum Reply {
     Submitted(Vec<Enqueued>),
     /// Where a run stands now.
     Update(Update),
+    /// Something may have been appended to the log that is watched.
+    Changed,
     /// Nothing more comes of this `follow`.
     Over,
     /// What was asked to end, and how many runs that were.
@@ -336,6 +382,8 @@ pub enum Reply {
     Imported(SessionId),
     /// The token that was issued, with its secret.
     Issued(Box<TokenCreated>),
+    /// What became of each session of a legacy database.
+    LegacyImported(Vec<LegacySession>),
     /// What the host found when it started.
     Recovered(Vec<Recovered>),
     /// It was not done.
@@ -346,6 +394,27 @@ impl Reply {
     /// The failure of a host that answered something else than it was asked for.
     pub fn unexpected() -> Failure {
         Failure::new(Kind::Error, "the host answered something else than it was asked for")
+    }
+
+    /// The failure that the host answered, or that it answered something else than it was asked for.
+    #[cfg(target_os = "linux")]
+    pub fn into_failure(self) -> Failure {
+        match self {
+            Self::Failed(failure) => failure,
+            Self::Submitted(_)
+            | Self::Update(_)
+            | Self::Changed
+            | Self::Over
+            | Self::Stopped { .. }
+            | Self::Done
+            | Self::Killed(_)
+            | Self::Forked(_)
+            | Self::Cleaned(_)
+            | Self::Imported(_)
+            | Self::Issued(_)
+            | Self::LegacyImported(_)
+            | Self::Recovered(_) => Self::unexpected(),
+        }
     }
 }
 

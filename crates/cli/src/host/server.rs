@@ -258,6 +258,10 @@ async fn converse(operations: &Operations, sources: &Sources, lines: &mut Lines,
                 Ok(()) => continue,
                 Err(failure) => Reply::Failed(failure),
             },
+            Ok(Some(Request::Watch { session })) => match follow::watch(sources, lines, session).await {
+                Ok(()) => continue,
+                Err(failure) => Reply::Failed(failure),
+            },
             Ok(Some(request)) => operations.handle(request).await.unwrap_or_else(Reply::Failed),
             Err(error) => {
                 let failure = Failure::caused(Kind::Usage, "the request is not valid", &error);

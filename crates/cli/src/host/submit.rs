@@ -121,6 +121,9 @@ impl Operations {
                     given.base = scope::without_home(std::mem::take(&mut given.base));
                 }
                 let last = self.store().runs(id, 1).await?.pop().map(|run| (run.affinity.executor, run.spec));
+                // What was imported never ran here: it goes on with the agent that has its conversation.
+                let bound = session.binding.as_ref().filter(|_| last.is_none());
+                let executor = executor.or_else(|| bound.map(|binding| binding.executor.clone()));
                 let wanted = Wanted { executor, turn, argv, timeout };
                 Ok((task(TaskSession::Existing(id), again(last, wanted, given)?), Some(session)))
             }
@@ -224,7 +227,6 @@ impl Operations {
         )
         .map_err(scope::refused)?;
         given.base = settled.base_env;
-        let limits = &self.config().limits;
         Ok(Draft {
             label: wire.label.as_deref().map(Label::new).transpose().map_err(bad_name)?,
             agent: wire.agent.as_deref().map(AgentKey::new).transpose().map_err(bad_name)?,
@@ -238,13 +240,19 @@ impl Operations {
                 children_max: limits.children_width,
                 callback: wire.callback,
             }),
-            budget: Budget {
-                tokens_max: wire.budget.tokens.unwrap_or(limits.tokens),
-                tool_calls_max: wire.budget.tool_calls.unwrap_or(limits.tool_calls),
-                turns_max: wire.budget.turns.or(limits.turns),
-                cost_micros_max: wire.budget.cost_micros.or(limits.cost_micros),
-            },
+            budget: self.budget(wire.budget),
         })
+    }
+
+    /// What a new session may use up; what is not given is the installation's setting.
+    pub(super) fn budget(&self, wire: BudgetWire) -> Budget {
+        let limits = &self.config().limits;
+        Budget {
+            tokens_max: wire.tokens.unwrap_or(limits.tokens),
+            tool_calls_max: wire.tool_calls.unwrap_or(limits.tool_calls),
+            turns_max: wire.turns.or(limits.turns),
+            cost_micros_max: wire.cost_micros.or(limits.cost_micros),
+        }
     }
 }
 
@@ -287,9 +295,17 @@ fn again(
         return Err(Failure::usage("the session never ran, so there is nothing to run again")
             .hint("say what to run: `roomette resume SESSION -- PROGRAM…`"));
     }
+    // Models and tools are named by each agent in its own words.
+    let last_turn = last_turn.map(|last| if other { for_another(last) } else { last });
     let turn = if executor.is_command() { None } else { Some(asked(turn.unwrap_or_default(), last_turn)?) };
     let env = overlay(last_env, given.named);
     Ok((executor, RunSpec { argv, env, timeout: timeout.or(last_timeout), turn }))
+}
+
+/// What still holds of an agent's turn where another one goes on.
+fn for_another(last: Turn) -> Turn {
+    let permissions = Permissions { allow: Vec::new(), ..last.permissions };
+    Turn { model: None, permissions, ..last }
 }
 
 /// What an agent is asked for; what is not given is as in the last turn.
@@ -404,6 +420,9 @@ mod tests {
             "another agent knows not its arguments"
         );
         assert!(spec.is_from_history());
+        let turn = spec.turn.unwrap();
+        assert_eq!((turn.model, turn.permissions.allow.len()), (None, 0), "nor its model, nor its tools");
+        assert_eq!(turn.permissions.asking, session_core::turn::Asking::Never);
         let asked = Wanted { turn: Some(TurnWire::default()), ..wanted(&[]) };
         let command =
             Some((ExecutorType::command(), RunSpec { argv: vec!["make".into()], ..RunSpec::default() }));

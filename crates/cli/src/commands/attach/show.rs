@@ -1,0 +1,158 @@
+//! How the events of a session are shown to a person who is attached to it.
+
+use serde_json::Value;
+use session_core::event::{Event, EventKind};
+
+use crate::output;
+
+/// The longest line that tells of something beside what is said, in columns.
+const LINE_MAX: usize = 200;
+
+/// A line, and where it goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Shown {
+    /// What the agent says: to stdout.
+    Said(String),
+    /// What goes on besides: to stderr.
+    Told(String),
+}
+
+/// What is shown of an event.
+pub(super) fn shown(event: &Event) -> Vec<Shown> {
+    let payload = event.body.payload.value().unwrap_or_default();
+    let text = |field: &str| payload[field].as_str().unwrap_or_default();
+    let told = |line: String| vec![Shown::Told(output::harmless(&line, LINE_MAX))];
+    match &event.body.kind {
+        EventKind::Message => match text("role") {
+            "assistant" => vec![Shown::Said(text("text").to_owned())],
+            role => whole(if role == "user" { "> " } else { "| " }, text("text")),
+        },
+        EventKind::Thought => whole("~ ", text("text")),
+        EventKind::ToolCall => told(call(text("name"), &payload["input"])),
+        EventKind::ToolResult if payload["is_error"] == true => {
+            told(format!("  failed: {}", first_line(&payload["output"])))
+        }
+        EventKind::PermissionAnswered => told(format!(
+            "  {}: {}",
+            if text("verdict") == "allow" { "allowed by" } else { "refused by" },
+            text("by")
+        )),
+        EventKind::PermissionWithdrawn => told(format!("  the question is withdrawn ({})", text("why"))),
+        EventKind::RunState => match text("to") {
+            "failed" | "stopped" | "lost" => told(format!(
+                "the turn {}: {}",
+                text("to"),
+                [text("message"), text("reason")].join(" ").trim()
+            )),
+            _ => Vec::new(),
+        },
+        EventKind::Error => told(format!("error: {}", text("message"))),
+        EventKind::Warning => {
+            told(format!("warning: {}% of its {} are used", payload["percent"], text("resource")))
+        }
+        EventKind::ChildEnded => told(format!("its child {} {}", text("child"), text("state"))),
+        EventKind::Plan => plan(&payload["entries"]),
+        EventKind::Other(kind) if kind.as_str() == "agent.handed_over" => {
+            let lost = payload["not_carried_over"].as_array().map(Vec::as_slice).unwrap_or_default();
+            let why = lost.iter().filter_map(|not| not["why"].as_str());
+            why.flat_map(|why| told(format!("not carried over: {why}"))).collect()
+        }
+        EventKind::SessionCreated
+        | EventKind::SessionState
+        | EventKind::SessionLabel
+        | EventKind::SessionBudget
+        | EventKind::SessionForked
+        | EventKind::RunSandbox
+        | EventKind::Bound
+        | EventKind::ToolResult
+        | EventKind::Usage
+        | EventKind::Permission
+        | EventKind::Result
+        | EventKind::Summary
+        | EventKind::SessionResume
+        | EventKind::Grant
+        | EventKind::Other(_) => Vec::new(),
+    }
+}
+
+/// A question, as one line with the answers that it takes.
+pub(super) fn question(tool: &str, what: &str) -> String {
+    format!("? {tool}: {}  [y]es, [a]lways in this session, [n]o", output::harmless(what, LINE_MAX))
+}
+
+fn whole(mark: &str, text: &str) -> Vec<Shown> {
+    text.lines().map(|line| Shown::Told(format!("{mark}{}", output::harmless(line, usize::MAX)))).collect()
+}
+
+fn call(name: &str, input: &Value) -> String {
+    let fields = ["command", "file_path", "path", "url", "pattern", "query", "description"];
+    let what = fields.into_iter().find_map(|field| input[field].as_str());
+    let what = what.map_or_else(|| input.to_string(), |what| first_line(&what.into()));
+    format!("* {name}: {what}")
+}
+
+fn first_line(value: &Value) -> String {
+    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    text.lines().next().unwrap_or_default().to_owned()
+}
+
+fn plan(entries: &Value) -> Vec<Shown> {
+    let entries = entries.as_array().map(Vec::as_slice).unwrap_or_default();
+    let line = |entry: &Value| {
+        let mark = if entry["status"] == "completed" { "x" } else { " " };
+        let text = entry["content"].as_str().unwrap_or_default();
+        Shown::Told(output::harmless(&format!("[{mark}] {text}"), LINE_MAX))
+    };
+    entries.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use serde_json::json;
+    use session_core::event::{NewEvent, Seq};
+
+    use super::*;
+
+    fn event(kind: EventKind, payload: &Value) -> Vec<Shown> {
+        let (env, _) = session_core::testing::env();
+        let body = NewEvent::internal(kind, None, payload);
+        shown(&Event { session: env.session_id(), seq: Seq(1), at: Timestamp::UNIX_EPOCH, body })
+    }
+
+    fn told(lines: &[&str]) -> Vec<Shown> {
+        lines.iter().map(|&line| Shown::Told(line.into())).collect()
+    }
+
+    #[test]
+    fn what_the_agent_says_is_data_and_all_else_is_told() {
+        let said = event(EventKind::Message, &json!({ "role": "assistant", "text": "a\nb" }));
+        assert_eq!(said, [Shown::Said("a\nb".into())]);
+        assert_eq!(
+            event(EventKind::Message, &json!({ "role": "user", "text": "go\non" })),
+            told(&["> go", "> on"])
+        );
+        let call = json!({ "id": "1", "name": "Bash", "input": { "command": "ls\nrm x" } });
+        assert_eq!(event(EventKind::ToolCall, &call), told(&["* Bash: ls"]));
+        assert_eq!(event(EventKind::ToolResult, &json!({ "output": "fine" })), []);
+        let failed = json!({ "output": "no\nway", "is_error": true });
+        assert_eq!(event(EventKind::ToolResult, &failed), told(&["  failed: no"]));
+        let ended = json!({ "from": "running", "to": "failed", "reason": "timeout", "message": "too long" });
+        assert_eq!(event(EventKind::RunState, &ended), told(&["the turn failed: too long timeout"]));
+        assert_eq!(event(EventKind::RunState, &json!({ "to": "completed" })), []);
+    }
+
+    #[test]
+    fn a_damaged_event_says_little_and_breaks_nothing() {
+        for kind in [
+            EventKind::Message,
+            EventKind::ToolCall,
+            EventKind::Plan,
+            EventKind::RunState,
+            EventKind::Warning,
+        ] {
+            let shown = event(kind, &json!(["\u{1b}[2J"]));
+            assert!(!format!("{shown:?}").contains("\\u{1b}"), "{shown:?}");
+        }
+    }
+}
