@@ -3,8 +3,9 @@
 use session_api::Problem;
 use utoipa::PartialSchema as _;
 use utoipa::ToSchema as _;
+use utoipa::openapi::path::Parameter;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
-use utoipa::openapi::{Content, Info, OpenApi, Ref, Response, SecurityRequirement};
+use utoipa::openapi::{Content, Info, OpenApi, Ref, RefOr, Response, Schema, SecurityRequirement};
 
 use crate::routes;
 
@@ -25,9 +26,20 @@ pub fn document() -> OpenApi {
         let operations = [&mut item.get, &mut item.post, &mut item.delete];
         for operation in operations.into_iter().flatten() {
             operation.responses.responses.entry("default".into()).or_insert_with(|| problem().into());
+            operation.parameters.iter_mut().flatten().for_each(give_pattern);
         }
     }
     api
+}
+
+/// An id is as its description shows it.
+fn give_pattern(parameter: &mut RefOr<Parameter>) {
+    let RefOr::T(parameter) = parameter else { return };
+    let described = parameter.description.as_deref();
+    let prefix = described.and_then(|text| text.strip_prefix('`')?.strip_suffix("_…`"));
+    if let (Some(prefix), Some(RefOr::T(Schema::Object(schema)))) = (prefix, &mut parameter.schema) {
+        schema.pattern = Some(format!("^{prefix}_[0-9a-f]{{32}}$"));
+    }
 }
 
 fn problem() -> Response {
