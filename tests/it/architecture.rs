@@ -51,7 +51,7 @@ const EDGES: &[Row] = &[
     Row {
         name: "session-api",
         ours: "session-core",
-        outside: "jiff serde serde_json thiserror utoipa",
+        outside: "jiff reqwest rustls serde serde_json thiserror utoipa",
         dev: "proptest",
         build: "",
     },
@@ -65,7 +65,7 @@ const EDGES: &[Row] = &[
     },
     Row {
         name: "session-runner",
-        ours: "sandbox session-core session-manager",
+        ours: "sandbox session-api session-core session-manager",
         outside: "async-trait camino close_fds httparse jiff rustix serde serde_json signal-hook tar tempfile thiserror \
                   tokio tokio-util tracing zstd",
         dev: "proptest session-core tokio",
@@ -88,8 +88,8 @@ const EDGES: &[Row] = &[
     },
     Row {
         name: "session-tests",
-        ours: "session-core session-manager session-runner session-store",
-        outside: "camino jiff rusqlite rustix serde_json sqlx tempfile tokio toml",
+        ours: "session-core session-manager session-runner session-server session-store",
+        outside: "camino jiff rusqlite rustix serde_json sqlx tempfile tokio tokio-util toml",
         dev: "cargo_metadata sha2",
         build: "",
     },

@@ -188,9 +188,9 @@ async fn the_same_over_postgres() {
     let last = served.get(&format!("/v1/sessions/{session}/events?limit=1000")).is(200);
     let count = last.body["items"].as_array().unwrap().len() as u64;
     for seq in 1..=count {
-        assert_eq!(reader.next().unwrap().id, Some(seq));
+        assert_eq!(reader.frame().unwrap().id, Some(seq));
     }
     let note = json!({"events": [{"kind": "note", "payload": {"a": 1}}]});
     served.post(&format!("/v1/sessions/{session}/events"), &note).is(201);
-    assert_eq!(reader.next().unwrap().id, Some(count + 1));
+    assert_eq!(reader.frame().unwrap().id, Some(count + 1));
 }

@@ -10,6 +10,8 @@ mod crash;
 #[cfg(test)]
 mod family;
 #[cfg(test)]
+mod fleet;
+#[cfg(test)]
 mod http;
 #[cfg(test)]
 mod identity;

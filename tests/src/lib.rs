@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod compiled;
+pub mod fleet;
 pub mod home;
 pub mod http;
 pub mod model;

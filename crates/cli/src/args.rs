@@ -12,6 +12,7 @@ pub mod agents;
 pub mod family;
 pub mod import;
 pub mod ps;
+pub mod runner;
 pub mod sandbox;
 pub mod serve;
 
@@ -19,6 +20,7 @@ pub use agents::{AnswerArgs, ApprovalsArgs, ApprovalsCommand, AttachArgs, NextTu
 pub use family::FamilyArgs;
 pub use import::ImportArgs;
 pub use ps::PsArgs;
+pub use runner::{RunnerArgs, RunnerCommand};
 pub use sandbox::SandboxArgs;
 pub use serve::{ServeArgs, TokenArgs, TokenCommand};
 
@@ -95,6 +97,8 @@ pub enum Command {
     Serve(ServeArgs),
     /// Issue, list and revoke the tokens by which the HTTP API knows whom it lets in.
     Token(TokenArgs),
+    /// Execute the runs of a coordinator on another machine, or see to the runners that there are.
+    Runner(RunnerArgs),
     /// Check what this machine offers, and what is missing.
     Doctor,
     /// Show the settings and where each came from.

@@ -100,6 +100,7 @@ impl Follower<'_> {
                     | Reply::Imported(_)
                     | Reply::Issued(_)
                     | Reply::LegacyImported(_)
+                    | Reply::Forgotten(_)
                     | Reply::Recovered(_)
                     | Reply::Failed(_) => return Err(Reply::unexpected()),
                 },

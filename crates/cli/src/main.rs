@@ -24,6 +24,11 @@ mod money;
 mod output;
 mod paths;
 mod records;
+#[cfg(target_os = "linux")]
+mod remote;
+mod remote_client;
+#[cfg(not(target_os = "linux"))]
+mod remote_elsewhere;
 mod resume;
 mod select;
 mod size;
@@ -32,6 +37,9 @@ mod telemetry;
 mod transfer;
 mod view;
 mod waiting;
+
+#[cfg(not(target_os = "linux"))]
+use remote_elsewhere as remote;
 
 use std::process::ExitCode;
 

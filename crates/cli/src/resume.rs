@@ -17,13 +17,16 @@ use session_core::event::{Event, Seq};
 use session_core::ports::{EngineError, Orchestrator, ResumeStep, SessionFactory};
 use session_core::{SessionId, SessionState, StoreResult};
 use session_manager::{
-    Dispatcher, InFlight, ResumeError, SessionHandle, SessionManager, TrackError, UseError,
+    Coordinator, DispatchOptions, Dispatcher, InFlight, ResumeError, SessionHandle, SessionManager,
+    TrackError, UseError,
 };
 use session_runner::{Door, Refusal, Rooms};
+use session_store::SqlStore;
 use thiserror::Error;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use crate::context::Context;
 use crate::failpoint;
 
 /// How often a session may slip away between being resumed and being used before that is an error.
@@ -187,8 +190,14 @@ fn sentence(error: &(dyn std::error::Error + 'static)) -> String {
     crate::failure::Failure::of(crate::failure::Kind::Error, error).in_one_line()
 }
 
-/// A session's whole log, in order.
-pub async fn log(dispatcher: &dyn Dispatcher, session: SessionId) -> StoreResult<Vec<Event>> {
+/// A session's whole log, in order, as it is recorded.
+pub async fn recorded(context: &Context, store: &SqlStore, session: SessionId) -> StoreResult<Vec<Event>> {
+    let shared = Arc::new(store.clone());
+    log(&Coordinator::new(context.env.clone(), shared, DispatchOptions::default()), session).await
+}
+
+/// A session's whole log, in order, as whoever gives the runs has it.
+async fn log(dispatcher: &dyn Dispatcher, session: SessionId) -> StoreResult<Vec<Event>> {
     const PAGE: u32 = 1_000;
     let mut events: Vec<Event> = Vec::new();
     loop {

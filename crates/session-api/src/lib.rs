@@ -14,10 +14,16 @@
 #![forbid(unsafe_code)]
 
 pub mod approvals;
+pub mod claims;
+#[cfg(feature = "client")]
+pub mod client;
 pub mod events;
+mod held_runs;
 pub mod paths;
 pub mod problem;
 pub mod reports;
+mod runner_reports;
+pub mod runners;
 pub mod runs;
 pub mod sandbox;
 pub mod sessions;

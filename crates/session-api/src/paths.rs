@@ -49,6 +49,31 @@ pub const APPROVALS: &str = "/v1/approvals";
 /// One of them: look, answer.
 pub const APPROVAL: &str = "/v1/approvals/{id}";
 
+/// Runners: register, list.
+pub const RUNNERS: &str = "/v1/runners";
+/// One of them: look, forget.
+pub const RUNNER: &str = "/v1/runners/{id}";
+/// It is to take no more runs, or some again.
+pub const RUNNER_DRAIN: &str = "/v1/runners/{id}/drain";
+/// It waits for the next run.
+pub const RUNNER_CLAIM: &str = "/v1/runners/{id}/claim";
+/// It lives, and holds these claims.
+pub const RUNNER_HEARTBEAT: &str = "/v1/runners/{id}/heartbeat";
+/// It waits for orders.
+pub const RUNNER_ORDERS: &str = "/v1/runners/{id}/orders";
+/// The runs that it holds.
+pub const RUNNER_RUNS: &str = "/v1/runners/{id}/runs";
+/// It has started again, and takes over what it held.
+pub const RUNNER_TAKE_OVER: &str = "/v1/runners/{id}/take-over";
+/// It reports what happened in a run or session of its own.
+pub const RUNNER_REPORTS: &str = "/v1/runners/{id}/reports";
+/// It reports what happened to a session that lives on it.
+pub const RUNNER_SESSION_REPORTS: &str = "/v1/runners/{id}/session-reports";
+/// It waits for the answer to a question.
+pub const RUNNER_ANSWER: &str = "/v1/runners/{id}/answer";
+/// It reads a session in which it holds a run.
+pub const RUNNER_SESSION: &str = "/v1/runners/{id}/session";
+
 /// Tokens: issue one, list them.
 pub const TOKENS: &str = "/v1/tokens";
 /// One of them: revoke.

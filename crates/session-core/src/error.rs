@@ -227,6 +227,9 @@ pub enum Conflict {
     /// An idempotency key was used for another call.
     #[error("the idempotency key {0:?} was used for another request: repeat that one, or take a new key")]
     Reused(IdempotencyKey),
+    /// Whoever keeps the records elsewhere refused it, in its own words.
+    #[error("{0}")]
+    Refused(String),
     /// Runs that were submitted together wait for each other in a circle, or for one that is not among them.
     #[error("the runs of a crew must wait only for earlier ones of the same crew")]
     Dependencies,

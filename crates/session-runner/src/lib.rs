@@ -16,6 +16,8 @@ mod door;
 #[cfg(not(target_os = "linux"))]
 mod elsewhere;
 pub mod private;
+#[cfg(target_os = "linux")]
+pub mod remote;
 pub mod scope;
 pub mod workspace;
 

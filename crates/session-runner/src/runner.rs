@@ -90,6 +90,7 @@ pub struct Runner {
     /// Orders for runs that are not here.
     early: HashMap<RunId, StopMode>,
     direct: (mpsc::Sender<DirectOrder>, mpsc::Receiver<DirectOrder>),
+    drain: CancellationToken,
     /// The last look into the queue failed: said once, not at each try.
     queue_failed: bool,
 }
@@ -125,8 +126,15 @@ impl Runner {
             beating: UnderWay::default(),
             early: HashMap::new(),
             direct: mpsc::channel(DIRECT_ORDERS_MAX),
+            drain: CancellationToken::new(),
             queue_failed: false,
         }
+    }
+
+    /// When this fires no more runs are taken, and the runner returns when those that it has are over.
+    #[must_use]
+    pub fn draining_with(self, drain: CancellationToken) -> Self {
+        Self { drain, ..self }
     }
 
     /// How far its runs are.
@@ -150,12 +158,13 @@ impl Runner {
             self.begin(adopted.claimed, Start::Adopted(Box::new(adopted.keeper)));
         }
         let mut waiting = self.slots.changes();
-        let mut leaving = false;
+        let (mut leaving, drain) = (false, self.drain.clone());
+        let mut draining = false;
         loop {
-            if leaving && self.executions.is_empty() && self.claiming.is_idle() {
+            if (leaving || draining) && self.executions.is_empty() && self.claiming.is_idle() {
                 return;
             }
-            self.look_for_work(leaving);
+            self.look_for_work(leaving || draining);
             self.listen();
             tokio::select! {
                 () = stop.cancelled(), if !leaving => {
@@ -163,6 +172,7 @@ impl Runner {
                     self.leave();
                 }
                 Some(ended) = self.executions.join_next_with_id(), if !self.executions.is_empty() => self.ended(ended),
+                () = drain.cancelled(), if !draining => draining = true,
                 claimed = self.claiming.answer() => self.claimed(claimed, leaving),
                 Ok(()) = waiting.changed(), if !leaving => waiting.mark_unchanged(),
                 orders = self.listening.answer() => self.pass_orders(orders),
@@ -180,8 +190,8 @@ impl Runner {
     }
 
     /// Asks for the next run where there is room for one, and no longer where there is none.
-    fn look_for_work(&mut self, leaving: bool) {
-        if leaving || self.held.free(self.slots.given_up()) == 0 {
+    fn look_for_work(&mut self, enough: bool) {
+        if enough || self.held.free(self.slots.given_up()) == 0 {
             self.enough.cancel();
         } else if self.claiming.is_idle() && self.claim_at.is_none() {
             self.enough = CancellationToken::new();

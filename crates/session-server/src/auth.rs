@@ -220,6 +220,30 @@ impl Executing {
     }
 }
 
+impl Caller {
+    /// The runner that this one is.
+    pub(crate) fn runner(&self, id: RunnerId) -> Result<&Person, Refusal> {
+        let person = self.person(Verb::Runner)?;
+        if person.runner == Some(id) {
+            return Ok(person);
+        }
+        Err(Refusal::unknown("runner", id))
+    }
+
+    /// Who lets a runner of this id in, and whether it is that runner itself.
+    pub(crate) fn lets_in(&self, id: RunnerId, known: bool) -> Result<(&Person, bool), Refusal> {
+        let person = self.person(Verb::Runner)?;
+        match person.runner {
+            Some(own) if own == id => Ok((person, true)),
+            Some(own) => Err(forbidden(&format!("the token speaks for {own}"))),
+            None if known && !person.verbs.has(Verb::Admin) => Err(forbidden(
+                "a runner of this id is registered: it shows its own token, or one with the verb `admin`",
+            )),
+            None => Ok((person, false)),
+        }
+    }
+}
+
 impl Person {
     /// Whether what belongs to this principal is this one's to see.
     pub(crate) fn owns(&self, principal: &Principal) -> bool {

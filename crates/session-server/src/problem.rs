@@ -84,7 +84,7 @@ fn of_conflict(conflict: &Conflict) -> Code {
         Conflict::Unbound(_) => Code::NotBound,
         Conflict::Executor { .. } => Code::WrongExecutor,
         Conflict::Exists(_) => Code::Exists,
-        Conflict::NoEvent { .. } | Conflict::Dependencies => Code::Invalid,
+        Conflict::NoEvent { .. } | Conflict::Dependencies | Conflict::Refused(_) => Code::Invalid,
         Conflict::Reserved(_) => Code::ReservedKind,
         Conflict::Answered { .. } => Code::AlreadyAnswered,
         Conflict::ApprovalsFull(_) => Code::TooManyApprovals,

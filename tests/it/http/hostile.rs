@@ -74,7 +74,9 @@ fn heads_that_are_none_are_refused() {
     served.raw(both.as_bytes()).refused(400, "bad_host");
     // Somebody who says nothing keeps nobody else from being answered.
     let mut silent: Vec<_> = (0..100).map(|_| served.connect()).collect();
-    silent.iter_mut().for_each(|stream| stream.write_all(b"GET /").unwrap());
+    for stream in &mut silent {
+        stream.write_all(b"GET /").unwrap();
+    }
     served.get("/v1/sessions").is(200);
 }
 

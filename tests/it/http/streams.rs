@@ -28,7 +28,7 @@ fn a_thousand_events_come_once_and_in_order_over_twenty_cuts() {
         });
         let (mut seen, mut reader) = (Vec::<(u64, Value)>::new(), served.follow(&session, Some(before)));
         while (seen.len() as u64) < EVENTS {
-            let frame = reader.next().expect("the stream goes on");
+            let frame = reader.frame().expect("the stream goes on");
             let last = frame.id.unwrap();
             seen.push((last, frame.data));
             if (seen.len() as u64).is_multiple_of(EVENTS / (CUTS + 1)) {
@@ -53,7 +53,7 @@ fn readers_that_stop_cost_no_memory() {
     append(&served, &session, large(4));
     let mut readers: Vec<Follower> = (0..READERS).map(|_| served.follow(&session, None)).collect();
     for reader in &mut readers {
-        assert_eq!(reader.next().unwrap().id, Some(1));
+        assert_eq!(reader.frame().unwrap().id, Some(1));
     }
     // What appending so much takes by itself, and a page of each reader, is taken from now on.
     (0..12).for_each(|_| append(&served, &session, large(6)));
@@ -66,7 +66,7 @@ fn readers_that_stop_cost_no_memory() {
     let mut last = 1;
     let reader = &mut readers[0];
     while last < 150 {
-        last = reader.next().expect("the stream goes on").id.map_or(last, |id| {
+        last = reader.frame().expect("the stream goes on").id.map_or(last, |id| {
             assert_eq!(id, last + 1);
             id
         });

@@ -1,14 +1,11 @@
 //! `roomette resume --explain`: where a session can be resumed, what will be restored and what will not.
 
-use std::sync::Arc;
-
 use jiff::Timestamp;
 use serde::Serialize;
 use session_core::approvals::Grant;
 use session_core::context::Restored;
 use session_core::ports::{RunStore as _, SessionStore as _};
 use session_core::{Event, ManagedSession, Run, SessionRef, SessionState, WorkspaceKind};
-use session_manager::{Coordinator, DispatchOptions};
 
 use crate::args::NextTurnArgs;
 use crate::context::Context;
@@ -80,9 +77,7 @@ pub async fn execute(context: &Context, text: &str, argv: &[String], next: &Next
     let id = select::one(&store, text).await?;
     let session = store.session(id).await?;
     let last = store.runs(id, 1).await?.pop();
-    let reader = Coordinator::new(context.env.clone(), Arc::new(store.clone()), DispatchOptions::default());
-    let log = resume::log(&reader, id).await?;
-    drop(reader);
+    let log = resume::recorded(context, &store, id).await?;
     store.close().await;
     let Some(session) = session else { return Err(select::unknown(text)) };
     let explanation = explain(context, &session, last.as_ref(), &log, (argv, next))?;

@@ -21,6 +21,7 @@ mod recover;
 mod result;
 mod resume;
 mod run;
+pub mod runner;
 #[cfg(target_os = "linux")]
 mod serve;
 #[cfg(not(target_os = "linux"))]
@@ -74,6 +75,7 @@ pub async fn execute(cli: Cli) -> Outcome<()> {
         Command::Import(args) => transfer::import(&context, args).await,
         Command::Serve(args) => serve::execute(&context, &args).await,
         Command::Token(args) => token::execute(&context, args.command).await,
+        Command::Runner(args) => runner::execute(&context, args).await,
         Command::Doctor => doctor::execute(&context).await,
         Command::Config(args) => config::execute(&context, &args.command),
         Command::Completion { .. } => Ok(()),

@@ -48,7 +48,7 @@ async fn further(context: &Context, name: &str, task: TaskArgs, detach: bool, ne
     let from_history = next.turn.as_ref().is_some_and(|turn| turn.from_history);
     if from_history {
         let last = store.runs(id, 1).await?.pop();
-        let log = resume::log(&store, id).await?;
+        let log = resume::recorded(context, &store, id).await?;
         if let Some(to) = handover::next(next.executor.as_deref(), &session, last.as_ref())? {
             handover::tell(&handover::not_carried(&session, last.as_ref(), &log, &to));
         }

@@ -265,7 +265,8 @@ mod tests {
         };
         check("[host]\nruns_at_onec = 3\n", &[], &["roomette.toml", "runs_at_onec"]);
         check("[hosts]\n", &[], &["roomette.toml", "hosts"]);
-        check("[host]\nruns_at_once = 0\n", &[], &["roomette.toml", "host.runs_at_once", "1 to 1000"]);
+        check("[host]\nruns_at_once = 1001\n", &[], &["roomette.toml", "host.runs_at_once", "0 to 1000"]);
+        check("[host]\nclaim_within = \"0s\"\n", &[], &["roomette.toml", "host.claim_within"]);
         check("[host\n", &[], &["roomette.toml"]);
         check(
             "",

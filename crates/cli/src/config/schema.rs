@@ -76,8 +76,17 @@ pub enum Synchronous {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HostConfig {
-    /// How many runs execute at once, 1 to 1000.
+    /// How many runs execute at once, up to 1000; 0 for a coordinator that executes nothing itself.
     pub runs_at_once: u32,
+    /// How long a run waits for a runner that matches before it fails with `no_matching_runner`. With this, or with
+    /// `runs_at_once = 0`, the host has a fleet: what is bound to no place goes to any runner. Nothing for this machine alone.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "friendly::optional",
+        deserialize_with = "duration::deserialize_some"
+    )]
+    pub claim_within: Option<SignedDuration>,
     /// For how long a host in the background stays when it has nothing left to do.
     #[serde(serialize_with = "friendly::required", deserialize_with = "duration::deserialize")]
     pub linger: SignedDuration,
@@ -233,6 +242,7 @@ impl Default for Config {
             store: StoreConfig { url: String::new(), synchronous: Synchronous::Full },
             host: HostConfig {
                 runs_at_once: 8,
+                claim_within: None,
                 linger: SignedDuration::from_secs(3),
                 on_host_loss: HostLoss::End,
             },
@@ -291,14 +301,25 @@ impl Default for SandboxConfig {
     }
 }
 
+impl HostConfig {
+    /// For a fleet: how long a run waits for a runner that matches.
+    pub fn fleet(&self) -> Option<SignedDuration> {
+        const USUAL: SignedDuration = SignedDuration::from_mins(10);
+        self.claim_within.or((self.runs_at_once == 0).then_some(USUAL))
+    }
+}
+
 impl Config {
     /// The first setting that is out of its range, and the range.
     pub fn check(&self) -> Result<(), String> {
         let positive = |name: &str, value: SignedDuration| {
             if value.is_negative() { Err(format!("{name} is negative")) } else { Ok(()) }
         };
-        if !(1..=1_000).contains(&self.host.runs_at_once) {
-            return Err(format!("host.runs_at_once is {}, 1 to 1000 are allowed", self.host.runs_at_once));
+        if self.host.runs_at_once > 1_000 {
+            return Err(format!("host.runs_at_once is {}, 0 to 1000 are allowed", self.host.runs_at_once));
+        }
+        if self.host.claim_within.is_some_and(|within| within <= SignedDuration::ZERO) {
+            return Err("host.claim_within must be longer than nothing".into());
         }
         if self.log.max_bytes < 65_536 {
             return Err(format!("log.max_bytes is {}, at least 65536 is needed", self.log.max_bytes));

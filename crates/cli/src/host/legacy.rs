@@ -77,7 +77,7 @@ impl Operations {
     ) -> Outcome<SandboxSpec> {
         let touched = project.map(|project| (project, InPlace::Yes));
         let (config, nothing) = (&self.config().sandbox, SandboxWire::default());
-        let settled = scope::settled(config, &nothing, self.data_dir(), touched, base_env, &[]);
+        let settled = scope::settled(config, None, &nothing, self.data_dir(), touched, base_env, &[]);
         Ok(settled.map_err(scope::refused)?.sandbox)
     }
 }

@@ -10,13 +10,13 @@ use std::time::Duration;
 use camino::Utf8Path;
 use jiff::{SignedDuration, Timestamp};
 use session_core::SessionId;
-use session_core::affinity::RunnerProfile;
+use session_core::affinity::{Place, RunnerProfile};
 use session_core::approval::Reply as Answer;
 use session_core::approvals::Verdict;
 use session_core::env::whole_milliseconds;
 use session_core::error::StoreError;
 use session_core::names::{ExecutorType, Hostname, Label, NameError, Principal};
-use session_core::ports::{Ledger as _, SessionStore as _, TokenStore as _};
+use session_core::ports::{Ledger as _, RunnerStore as _, SessionStore as _, TokenStore as _};
 use session_core::run::StopMode;
 use session_core::state::TerminationReason;
 use session_manager::options::{EvictionStrategy, Limits};
@@ -62,15 +62,13 @@ impl Operations {
         let profile = RunnerProfile {
             id: runner_id::load_or_make(&context.paths.runner_id(), &context.env)?,
             hostname: hostname()?,
-            executors: executors()?,
+            // A coordinator alone takes nothing itself.
+            executors: if context.config.host.runs_at_once == 0 { Vec::new() } else { executors()? },
             project_dirs: None,
         };
         let store = context.open_store().await?;
         let shared = Arc::new(store.clone());
-        let unless_zero = |duration: SignedDuration| Some(duration).filter(|duration| !duration.is_zero());
-        let resume_within = unless_zero(context.config.run.resume_within);
-        let dispatch = DispatchOptions { resume_within, ..DispatchOptions::default() };
-        let coordinator = Coordinator::new(context.env.clone(), shared, dispatch);
+        let coordinator = Coordinator::new(context.env.clone(), shared, dispatch_options(&context.config));
         let options = manager_options(&context.config);
         let limits = options.limits;
         let records = Arc::new(Records::new(store.clone(), context.env.clone()));
@@ -92,10 +90,7 @@ impl Operations {
 
     /// Deals with the runs of a host that went away. Returns those that go on.
     pub async fn recover(&mut self) -> Outcome<Recovery> {
-        let policy = match self.context.config.host.on_host_loss {
-            HostLoss::End => OnHostLoss::End,
-            HostLoss::Adopt => OnHostLoss::Adopt,
-        };
+        let policy = on_host_loss(&self.context.config);
         let layout = self.context.layout();
         self.finish_removals(&layout).await?;
         self.expire_identities().await?;
@@ -186,6 +181,11 @@ impl Operations {
                 self.store.revoke(token, self.now()).await?;
                 Ok(Reply::Done)
             }
+            Request::DrainRunner { runner, draining } => {
+                self.store.drain(runner, draining).await?;
+                Ok(Reply::Done)
+            }
+            Request::ForgetRunner { runner } => Ok(Reply::Forgotten(self.store.forget(runner).await?)),
             Request::Cleanup(request) => {
                 self.expire_identities().await?;
                 let cleaned = self.cleaner().run(&request).await?;
@@ -317,6 +317,14 @@ impl Operations {
         &self.profile
     }
 
+    /// Where runs are executed that are bound to no place: here, unless there are other runners.
+    pub fn place(&self) -> Place {
+        match self.context.config.host.fleet() {
+            Some(_) => Place::Anywhere,
+            None => Place::Runner(self.profile.id),
+        }
+    }
+
     /// The directories of sessions.
     pub fn layout(&self) -> Layout {
         self.context.layout()
@@ -335,7 +343,28 @@ impl Operations {
     }
 }
 
-fn manager_options(config: &Config) -> ManagerOptions {
+/// Where there are runners on other machines they have the time of a claim to come back to a coordinator that was away.
+fn dispatch_options(config: &Config) -> DispatchOptions {
+    let usual = DispatchOptions::default();
+    let fleet = config.host.fleet();
+    DispatchOptions {
+        resume_within: Some(config.run.resume_within).filter(|within| !within.is_zero()),
+        patience: if fleet.is_some() { usual.lease.unsigned_abs() } else { usual.patience },
+        claim_within: fleet,
+        ..usual
+    }
+}
+
+/// What becomes of running processes when their host goes away.
+pub fn on_host_loss(config: &Config) -> OnHostLoss {
+    match config.host.on_host_loss {
+        HostLoss::End => OnHostLoss::End,
+        HostLoss::Adopt => OnHostLoss::Adopt,
+    }
+}
+
+/// The limits of the manager of sessions.
+pub fn manager_options(config: &Config) -> ManagerOptions {
     let limits = &config.limits;
     let unless_zero = |duration: SignedDuration| Some(duration).filter(|duration| !duration.is_zero());
     ManagerOptions {
@@ -362,12 +391,13 @@ pub(super) fn bad_name(error: NameError) -> Failure {
 }
 
 /// Every executor there is: whether an agent's program is there is found out when it is started.
-fn executors() -> Outcome<Vec<ExecutorType>> {
+pub fn executors() -> Outcome<Vec<ExecutorType>> {
     let agents = ExecutorType::AGENTS.iter().map(|name| ExecutorType::new(name).map_err(bad_name));
     std::iter::once(Ok(ExecutorType::command())).chain(agents).collect()
 }
 
-fn hostname() -> Outcome<Hostname> {
+/// This machine's name.
+pub fn hostname() -> Outcome<Hostname> {
     Hostname::new(&system::hostname()).map_err(bad_name)
 }
 

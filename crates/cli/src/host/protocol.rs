@@ -10,7 +10,7 @@ use session_api::tokens::TokenCreated;
 use session_core::ids::{ApprovalId, TokenId};
 use session_core::sandbox::{Endpoint, SandboxLevel};
 use session_core::turn::Asking;
-use session_core::{RunId, SessionId};
+use session_core::{RunId, RunnerId, SessionId};
 
 use crate::config::Net;
 use crate::failure::{Failure, Kind};
@@ -122,6 +122,18 @@ pub enum Request {
     },
     /// Make sessions of those of a legacy coordinator's database.
     ImportLegacy(LegacyWire),
+    /// Have a runner take no more runs, or take some again.
+    DrainRunner {
+        /// Which one.
+        runner: RunnerId,
+        /// No more.
+        draining: bool,
+    },
+    /// Forget a runner.
+    ForgetRunner {
+        /// Which one.
+        runner: RunnerId,
+    },
     /// Say what was recovered when the host started.
     Recovered,
 }
@@ -384,6 +396,8 @@ pub enum Reply {
     Issued(Box<TokenCreated>),
     /// What became of each session of a legacy database.
     LegacyImported(Vec<LegacySession>),
+    /// The live sessions that were bound to the runner.
+    Forgotten(Vec<SessionId>),
     /// What the host found when it started.
     Recovered(Vec<Recovered>),
     /// It was not done.
@@ -413,6 +427,7 @@ impl Reply {
             | Self::Imported(_)
             | Self::Issued(_)
             | Self::LegacyImported(_)
+            | Self::Forgotten(_)
             | Self::Recovered(_) => Self::unexpected(),
         }
     }

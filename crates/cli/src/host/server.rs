@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use session_manager::recovery::OnHostLoss;
+use session_core::run::Epoch;
 use session_runner::process::KeeperProgram;
 use session_runner::workspace::log::LogRotation;
 use session_runner::{Door, Progress, Runner, RunnerOptions};
@@ -17,11 +17,10 @@ use super::http::{Api, Wish};
 use super::lines::Lines;
 use super::link::{Connection, PATIENCE, take_turn};
 use super::lock::HostLock;
-use super::operations::Operations;
+use super::operations::{Operations, on_host_loss};
 use super::protocol::{Greeting, LINE_MAX, Reply, Request};
 use super::socket;
 use super::tending::tend;
-use crate::config::HostLoss;
 use crate::context::Context;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::waiting::{EndSignals, until};
@@ -53,14 +52,7 @@ pub async fn serve(
     up: impl FnOnce() -> Outcome<()>,
 ) -> Outcome<()> {
     context.paths.make_data()?;
-    session_runner::process::keep_descriptors_private();
-    if let Err(error) = session_runner::process::open_as_many_files_as_may_be() {
-        tracing::warn!(%error, "no more files than usual can be open at once");
-    }
-    // Tokens and what sessions say pass through here: no other process looks into it.
-    if let Err(error) = session_runner::process::keep_memory_private() {
-        tracing::warn!(%error, "other processes of this user can look into the host");
-    }
+    prepare_process();
     // Whoever started a host in the background holds the turn on its behalf.
     let turn = match stay {
         Stay::UntilTold => Some(take_turn(context).await?),
@@ -103,12 +95,8 @@ pub async fn serve(
     operations.attach(runner.direct_orders());
     let mut running = JoinSet::new();
     running.spawn(runner.run(recovery, stop.child_token()));
-    let sweeper = operations.manager().clone();
-    let sweeping = stop.child_token();
-    let mut sweepers = JoinSet::new();
-    sweepers.spawn(async move { sweeper.run_sweeper(sweeping).await });
     let operations = Arc::new(operations);
-    sweepers.spawn(tend(Arc::clone(&operations), instance, stop.child_token()));
+    let sweepers = sweepers(&operations, instance, &stop);
     let mut host = Host { context, operations, greeting, progress, stop, stay };
     let mut serving = JoinSet::new();
     if let Some(api) = api {
@@ -122,15 +110,35 @@ pub async fn serve(
     }
     drop(listener);
     host.stop.cancel();
-    while connections.join_next().await.is_some() {}
-    while serving.join_next().await.is_some() {}
-    while running.join_next().await.is_some() {}
-    while sweepers.join_next().await.is_some() {}
+    for mut tasks in [connections, serving, running, sweepers] {
+        while tasks.join_next().await.is_some() {}
+    }
     if let Some(operations) = Arc::into_inner(host.operations) {
         operations.close().await;
     }
     drop(lock);
     ended
+}
+
+/// What holds for this process as long as it is the host.
+fn prepare_process() {
+    session_runner::process::keep_descriptors_private();
+    if let Err(error) = session_runner::process::open_as_many_files_as_may_be() {
+        tracing::warn!(%error, "no more files than usual can be open at once");
+    }
+    // Tokens and what sessions say pass through here: no other process looks into it.
+    if let Err(error) = session_runner::process::keep_memory_private() {
+        tracing::warn!(%error, "other processes of this user can look into the host");
+    }
+}
+
+/// What time moves along while this process is the host.
+fn sweepers(operations: &Arc<Operations>, instance: Epoch, stop: &CancellationToken) -> JoinSet<()> {
+    let mut sweepers = JoinSet::new();
+    let (sweeper, sweeping) = (operations.manager().clone(), stop.child_token());
+    sweepers.spawn(async move { sweeper.run_sweeper(sweeping).await });
+    sweepers.spawn(tend(Arc::clone(operations), instance, stop.child_token()));
+    sweepers
 }
 
 struct Host<'c> {
@@ -277,7 +285,8 @@ async fn converse(operations: &Operations, sources: &Sources, lines: &mut Lines,
     }
 }
 
-fn options(context: &Context, api: Option<String>) -> RunnerOptions {
+/// What a runner of this program is set to, where its runs find the API at this address.
+pub fn options(context: &Context, api: Option<String>) -> RunnerOptions {
     let config = &context.config;
     RunnerOptions {
         // A session that runs something gives way to nobody: more than there are places could not be entered.
@@ -285,10 +294,7 @@ fn options(context: &Context, api: Option<String>) -> RunnerOptions {
         grace: config.run.grace.unsigned_abs(),
         git: context.git(),
         log: LogRotation { max_bytes: config.log.max_bytes, files: config.log.files },
-        on_host_loss: match config.host.on_host_loss {
-            HostLoss::End => OnHostLoss::End,
-            HostLoss::Adopt => OnHostLoss::Adopt,
-        },
+        on_host_loss: on_host_loss(config),
         keeper: KeeperProgram {
             // The very file that runs, also when another version has taken its place on disk meanwhile.
             path: "/proc/self/exe".into(),

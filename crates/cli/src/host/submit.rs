@@ -40,7 +40,7 @@ impl Operations {
     /// Enqueues tasks.
     pub(super) async fn submit(&self, submit: Submit) -> Outcome<Reply> {
         let principal = Principal::new(&submit.principal).map_err(bad_name)?;
-        let mut place = Place::Runner(self.profile().id);
+        let mut place = self.place();
         let mut tasks = Vec::with_capacity(submit.tasks.len());
         let mut unconfined = Vec::with_capacity(submit.tasks.len());
         let alone = submit.tasks.len() == 1 && submit.tasks[0].name.is_none();
@@ -206,6 +206,7 @@ impl Operations {
         wire: &NewSessionWire,
         given: &mut Variables,
     ) -> Outcome<Draft> {
+        let limits = &self.config().limits;
         let parent = self.parent(principal, wire).await?;
         let metadata = Payload::parse(&wire.metadata).map_err(|error| match error {
             PayloadError::NotJson(_) => Failure::usage("metadata: is not a JSON object"),

@@ -64,6 +64,9 @@ pub trait Dispatcher: Send + Sync + fmt::Debug + 'static {
     /// A claimed run has come this far. Returns it as it is then.
     async fn advance(&self, fence: Fence, to: RunProgress) -> StoreResult<Run>;
 
+    /// The token of a claim, which the run's own processes show; `None` if it has none.
+    async fn run_token(&self, session: &ManagedSession, run: &Run) -> StoreResult<Option<String>>;
+
     /// Binds the session of a claim to a framework's own conversation.
     async fn bind(&self, fence: Fence, binding: Binding) -> StoreResult<()>;
 
@@ -100,11 +103,6 @@ pub trait Dispatcher: Send + Sync + fmt::Debug + 'static {
 
     /// Books as used what the session has set aside: whoever set it aside is gone.
     async fn forfeit(&self, session: SessionId) -> StoreResult<()>;
-
-    /// The token of the claim under which this run is executed, for its own processes; `None` from one that gives none.
-    async fn run_token(&self, _session: &ManagedSession, _run: &Run) -> StoreResult<Option<String>> {
-        Ok(None)
-    }
 }
 
 /// What became of a claim with a sign of life.
@@ -142,8 +140,7 @@ impl Dispatcher for Coordinator {
         }
     }
 
-    /// Renews what is held, and only then looks for claims that ran out: after a pause of the machine, or a step of its
-    /// clock, those of this very runner would be among them.
+    /// Renews what is held, and only then looks for claims that ran out: after a pause of the machine, or a step of its clock, those of this very runner would be among them.
     async fn heartbeat(&self, _runner: RunnerId, held: Vec<Fence>) -> StoreResult<Vec<Heard>> {
         let heard = self.renew_all(held).await;
         let is_out_of_reach = |heard: &Heard| heard.directive.as_ref().is_err_and(StoreError::may_pass);
@@ -195,6 +192,10 @@ impl Dispatcher for Coordinator {
 
     async fn advance(&self, fence: Fence, to: RunProgress) -> StoreResult<Run> {
         self.advance(fence, to).await
+    }
+
+    async fn run_token(&self, session: &ManagedSession, run: &Run) -> StoreResult<Option<String>> {
+        self.run_token(session, run).await.map(Some)
     }
 
     async fn bind(&self, fence: Fence, binding: Binding) -> StoreResult<()> {
@@ -252,10 +253,6 @@ impl Dispatcher for Coordinator {
 
     async fn forfeit(&self, session: SessionId) -> StoreResult<()> {
         self.store().forfeit(session, self.env().now()).await.map(drop)
-    }
-
-    async fn run_token(&self, session: &ManagedSession, run: &Run) -> StoreResult<Option<String>> {
-        self.run_token(session, run).await.map(Some)
     }
 }
 

@@ -9,6 +9,7 @@ mod tokens;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::SignedDuration;
 use session_core::affinity::RunnerProfile;
@@ -19,7 +20,7 @@ use session_core::run::{Ending, Fence, Run, StopMode};
 use session_core::session::Binding;
 use session_core::state::{TerminationReason, Trigger};
 use session_core::wake::{Listener, Topic};
-use session_core::{Env, ManagedSession, NewEvent, RunId, RunPhase, RunnerId, SessionId, Store};
+use session_core::{ClaimId, Env, ManagedSession, NewEvent, RunId, RunPhase, RunnerId, SessionId, Store};
 use thiserror::Error;
 
 pub use dispatcher::{Dispatcher, Heard};
@@ -33,13 +34,23 @@ pub struct DispatchOptions {
     /// For how long a further run of a session waits for a runner that may take it, unless it says otherwise; `None` for as
     /// long as it takes.
     pub resume_within: Option<SignedDuration>,
+    /// For how long after its start a coordinator takes no claim for one that ran out: so long has a runner to come back
+    /// that could reach nobody. A lease where there are runners on other machines, nothing otherwise.
+    pub patience: Duration,
+    /// The same for a session's first run.
+    pub claim_within: Option<SignedDuration>,
 }
 
 impl Default for DispatchOptions {
     /// A lease of a minute, and half a minute by which the clocks of hosts that share a store may differ; ten minutes for a
     /// further run.
     fn default() -> Self {
-        Self { lease: SignedDuration::from_secs(90), resume_within: Some(SignedDuration::from_mins(10)) }
+        Self {
+            lease: SignedDuration::from_secs(90),
+            resume_within: Some(SignedDuration::from_mins(10)),
+            patience: Duration::ZERO,
+            claim_within: None,
+        }
     }
 }
 
@@ -65,6 +76,8 @@ pub struct Coordinator {
     env: Env,
     store: Arc<dyn Store>,
     options: DispatchOptions,
+    /// When it started, by the clock that nobody sets.
+    began: Duration,
 }
 
 impl fmt::Debug for Coordinator {
@@ -77,7 +90,8 @@ impl Coordinator {
     /// A coordinator over this store.
     #[must_use]
     pub fn new(env: Env, store: Arc<dyn Store>, options: DispatchOptions) -> Self {
-        Self { env, store, options }
+        let began = env.elapsed();
+        Self { env, store, options, began }
     }
 
     /// The outside world.
@@ -110,7 +124,11 @@ impl Coordinator {
         submission: Submission,
         once: Option<Idempotency>,
     ) -> Result<Vec<Run>, DispatchError> {
-        let planned = submit::plan(submission, &self.env, self.options.resume_within)?;
+        let mut planned = submit::plan(submission, &self.env, self.options.resume_within)?;
+        let claim_by = submit::claim_by(self.options.claim_within, self.env.now());
+        for run in &mut planned.batch {
+            run.claim_by = run.claim_by.or(claim_by);
+        }
         let runs = self.store.enqueue_once(planned.batch, planned.crew, once, self.env.now()).await?;
         let mut by_task: Vec<_> = planned.tasks.into_iter().zip(runs).collect();
         by_task.sort_by_key(|(task, _)| *task);
@@ -120,6 +138,16 @@ impl Coordinator {
     /// The next run that this runner may execute.
     pub async fn claim(&self, runner: &RunnerProfile) -> StoreResult<Option<ClaimedRun>> {
         self.store.claim(runner, self.options.lease, self.env.now()).await
+    }
+
+    /// The same for a caller to whom the answer may get lost: see
+    /// [`claim_once`](session_core::ports::RunStore::claim_once).
+    pub async fn claim_once(
+        &self,
+        runner: &RunnerProfile,
+        claim: ClaimId,
+    ) -> StoreResult<Option<ClaimedRun>> {
+        self.store.claim_once(runner, Some(claim), self.options.lease, self.env.now()).await
     }
 
     /// A claimed run has come this far. Said once more by the same claim it is taken as it was: the first answer may have
@@ -198,10 +226,13 @@ impl Coordinator {
     }
 
     /// Deals with claims that ran out, everything that is due. What this host holds is to be renewed before: after
-    /// a pause of the machine everything looks as if it had run out.
+    /// a pause of the machine everything looks as if it had run out. None before the patience of a start is over.
     pub async fn reap(&self) -> StoreResult<Vec<Run>> {
         const BATCH: u32 = 100;
         let mut reaped = Vec::new();
+        if self.env.elapsed().saturating_sub(self.began) < self.options.patience {
+            return Ok(reaped);
+        }
         loop {
             let batch = self.store.reap(self.env.now(), BATCH).await?;
             let full = batch.len() == BATCH as usize;

@@ -67,6 +67,7 @@ mod tests {
             argv: vec!["true".into()],
             env: Vec::new(),
             timeout,
+            claim_within: None,
             priority: 0,
         };
         Submission {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::SignedDuration;
 use session_core::affinity::{Affinity, RunnerProfile};
 use session_core::family::Parent;
-use session_core::ports::{NewRun, RunOf, RunnerStore as _};
+use session_core::ports::{NewRun, RunOf};
 use session_core::run::{ReasonCode, Run, RunPhase, RunSpec, StopMode};
 use session_core::session::NewSession;
 use session_core::state::{SessionState, TerminationReason, Trigger};

@@ -133,6 +133,7 @@ impl Client {
             argv: vec!["true".into()],
             env: Vec::new(),
             timeout: None,
+            claim_within: None,
             priority: 0,
         };
         let (principal, place) = (Self::principal(), Place::Anywhere);

@@ -314,7 +314,7 @@ impl Execution {
         let id = held.map(|held| held.executor_session_id.clone());
         let profile = &self.host.machine().profile;
         let binding = Binding {
-            runner: profile.id,
+            runner: Some(profile.id),
             hostname: profile.hostname.clone(),
             executor: self.run.affinity.executor.clone(),
             executor_session_id: id.unwrap_or_else(|| self.run.id.to_string().parse().unwrap()),

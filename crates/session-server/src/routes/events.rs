@@ -149,7 +149,12 @@ fn wants_stream(headers: &HeaderMap) -> bool {
 }
 
 /// A page, as many events of it as are not too large together.
-async fn page(state: &State, session: SessionId, after: Seq, limit: u32) -> Result<EventPage, Refusal> {
+pub(super) async fn page(
+    state: &State,
+    session: SessionId,
+    after: Seq,
+    limit: u32,
+) -> Result<EventPage, Refusal> {
     /// So many events are read at once.
     const PART: u32 = 16;
     /// A page that has as many bytes of payloads gets no more events.

@@ -6,6 +6,8 @@ mod events;
 mod health;
 mod plan;
 mod reports;
+mod runner_reports;
+mod runners;
 mod runs;
 mod sessions;
 mod tokens;
@@ -66,6 +68,18 @@ pub(crate) fn described() -> OpenApiRouter<State> {
         .routes(routes!(approvals::get, approvals::answer))
         .routes(routes!(approvals::ask))
         .routes(routes!(approvals::withdraw))
+        .routes(routes!(runners::register, runners::list))
+        .routes(routes!(runners::get, runners::forget))
+        .routes(routes!(runners::drain))
+        .routes(routes!(runners::claim))
+        .routes(routes!(runners::heartbeat))
+        .routes(routes!(runners::orders))
+        .routes(routes!(runners::held))
+        .routes(routes!(runners::take_over))
+        .routes(routes!(runner_reports::report))
+        .routes(routes!(runner_reports::session_report))
+        .routes(routes!(runner_reports::answer))
+        .routes(routes!(runner_reports::session))
         .routes(routes!(tokens::create, tokens::list))
         .routes(routes!(tokens::revoke))
 }

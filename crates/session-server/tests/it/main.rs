@@ -9,6 +9,7 @@ mod bad_input;
 mod events;
 mod goldens;
 mod reports;
+mod runners;
 mod runs;
 mod sessions;
 mod sockets;

@@ -72,7 +72,7 @@ impl Host for Port {
     }
 
     fn place(&self) -> Place {
-        Place::Runner(self.operations.profile().id)
+        self.operations.place()
     }
 
     async fn terminate(&self, session: SessionId) -> StoreResult<()> {

@@ -21,16 +21,15 @@ pub(super) async fn admit(operations: &Operations, path: &Utf8Path) -> Outcome<(
     let failed = |what: &str, error: &io::Error| {
         Failure::caused(Kind::Error, format!("the token file {path} cannot be {what}"), error)
     };
-    let secret = match read(path).map_err(|error| failed("read", &error))? {
-        Some(text) => text.trim().parse().map_err(|error| {
+    let secret = if let Some(text) = read(path).map_err(|error| failed("read", &error))? {
+        text.trim().parse().map_err(|error| {
             Failure::caused(Kind::Usage, format!("the token file {path} holds no token"), &error)
                 .hint("remove it to have one made")
-        })?,
-        None => {
-            let secret = Secret::new(operations.context().env.secret());
-            write(path, &secret).map_err(|error| failed("made", &error))?;
-            secret
-        }
+        })?
+    } else {
+        let secret = Secret::new(operations.context().env.secret());
+        write(path, &secret).map_err(|error| failed("made", &error))?;
+        secret
     };
     let token = operations.admit(&secret, NAME).await?;
     if token.is_valid(operations.context().env.now()) {
