@@ -150,6 +150,15 @@ impl Trigger {
     }
 }
 
+impl Trigger {
+    /// Whether it ends a session of which nobody asked that: it is refused while anything works below it, which would be
+    /// ended with it.
+    #[must_use]
+    pub fn wants_rest_below(self) -> bool {
+        matches!(self, Self::TtlExpired | Self::Terminate(TerminationReason::CleanedUp))
+    }
+}
+
 /// A pair of state and trigger that the table does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("a {from} {machine} does not take \"{trigger}\"")]

@@ -18,7 +18,7 @@ use session_core::wake::Topic;
 use session_core::{Conflict, SessionState, StoreError, StoreResult};
 
 use crate::conn::{Arg, Conn, Sql};
-use crate::rows::{CallbackRow, TextRow, id_of};
+use crate::rows::{CallbackRow, RunRow, TextRow, id_of};
 use crate::tx::{Tx, inserted};
 
 pub(crate) const LIVE_CHILDREN: Sql = sql!(
@@ -75,6 +75,17 @@ pub(crate) const HOLD: Sql = sql!("UPDATE sessions SET callbacks_held = 1 WHERE 
 
 pub(crate) const RELEASE: Sql =
     sql!("UPDATE sessions SET callbacks_held = 0 WHERE id = $1 AND callbacks_held <> 0");
+
+/// Few are asked about: those that time or a cleanup ends.
+const AT_WORK_BELOW: Sql = sql!(concat!(
+    "WITH RECURSIVE below (id) AS (\
+     SELECT id FROM sessions WHERE parent = $1 AND parent IS NOT NULL AND state <> 'terminated' UNION \
+     SELECT c.id FROM below b JOIN sessions c ON c.parent = b.id \
+     WHERE c.parent IS NOT NULL AND c.state <> 'terminated') SELECT ",
+    run_columns!(""),
+    " FROM runs WHERE session_id IN (SELECT id FROM below) \
+     AND phase IN ('pending', 'claimed', 'starting', 'running') LIMIT 1"
+));
 
 // Reading.
 
@@ -209,6 +220,11 @@ pub(crate) async fn hold(tx: &mut Tx<'_>, sessions: &[SessionId]) -> StoreResult
         tx.write(&HOLD, args![parent]).await?;
     }
     Ok(())
+}
+
+/// A run that is not over of a live session below this one.
+pub(crate) async fn at_work_below(tx: &mut Tx<'_>, session: SessionId) -> StoreResult<Option<Run>> {
+    tx.conn.row::<RunRow>(&AT_WORK_BELOW, args![session]).await?.map(RunRow::value).transpose()
 }
 
 /// Nobody is there any more to be told: this session, which is locked, is over.

@@ -9,8 +9,8 @@ use session_core::{StoreError, StoreResult};
 
 use crate::conn::{Arg, Args, Sql};
 use crate::rows::{TextRow, id_of};
-use crate::runs;
 use crate::tx::Tx;
+use crate::{families, runs};
 
 /// What is due in one state at one place, for longest first: how long it takes until then is below zero.
 macro_rules! probe {
@@ -110,10 +110,14 @@ async fn move_on(
     if elsewhere || next(sweep, &session, now).is_none() || runs::is_busy(tx, id).await? {
         return Ok(None);
     }
+    let from = session.state;
     while let Some(to) = next(sweep, &session, now) {
+        if to.is_terminated() && families::at_work_below(tx, id).await?.is_some() {
+            break;
+        }
         session = tx.move_to(session, to, now).await?;
     }
-    Ok(Some(Swept { session: id, state: session.state }))
+    Ok((session.state != from).then_some(Swept { session: id, state: session.state }))
 }
 
 fn next(sweep: &Sweep, session: &ManagedSession, now: Timestamp) -> Option<session_core::SessionState> {

@@ -231,6 +231,11 @@ impl<'c> Tx<'c> {
         {
             return Err(StoreError::Busy { session: session.id, run: run.id, phase: run.state.phase() });
         }
+        if trigger.wants_rest_below()
+            && let Some(run) = families::at_work_below(self, session.id).await?
+        {
+            return Err(StoreError::Busy { session: run.session, run: run.id, phase: run.state.phase() });
+        }
         let to = session.state.on(trigger, now)?;
         self.move_to(session, to, now).await
     }

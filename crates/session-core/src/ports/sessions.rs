@@ -84,7 +84,8 @@ pub trait SessionStore: Send + Sync {
     /// as use: `active_at` is now.
     ///
     /// What lets go of the session's worker (`IdleTimeout`, `GraceElapsed`, `Suspend`, `TtlExpired`, termination with
-    /// `cleaned_up`) is refused (`Busy`) while the session has a run that is not over. Any other termination also ends
+    /// `cleaned_up`) is refused (`Busy`) while the session has a run that is not over; what of that ends it, also while a live
+    /// session below it has one, and then the error names that. Any other termination also ends
     /// its pending runs (`stopped`, `session_terminated`) and orders its run in flight to be killed. `UnknownSession`,
     /// or `Transition` when the table has no such step.
     async fn transition(
@@ -96,7 +97,8 @@ pub trait SessionStore: Send + Sync {
 
     /// Moves on what rested for long enough, at most `limit` sessions, those first that are due for longest:
     /// `active → idle → suspended → terminated` (`ttl_expired`), several steps at once where their times have come,
-    /// each with its `session.state` event. Never one with a run that is not over. Returns where each is now; fewer
+    /// each with its `session.state` event. Never one with a run that is not over, and none is terminated while a live session
+    /// below it has one. Returns where each is now; fewer
     /// than `limit` means that none is left.
     ///
     /// `now` is to come from a clock that is not stepped while the host lives: one that leaps forward by a day makes

@@ -1,6 +1,7 @@
 //! Parents and children: who may have which, and that a parent hears once of every end.
 
 use futures_util::future::{join, join_all};
+use jiff::SignedDuration;
 
 use super::deadline::in_time;
 use super::fixture::assert_refused;
@@ -10,7 +11,7 @@ use crate::error::{Conflict, StoreError};
 use crate::event::{EventKind, NewEvent, Payload};
 use crate::family::{Callback, Parent};
 use crate::ids::SessionId;
-use crate::ports::{NewRun, RunOf, SessionFilter};
+use crate::ports::{NewRun, RunOf, SessionFilter, Sweep};
 use crate::record;
 use crate::run::{EndKind, Ending, ReasonCode, Run, RunPhase, StopMode};
 use crate::sandbox::{SandboxLevel, SandboxSpec};
@@ -309,6 +310,34 @@ pub async fn children_that_are_left_are_found(f: &Fixture) {
     expected.sort();
     assert_eq!(left, expected);
     assert_eq!(f.store.orphaned(1).await.unwrap().len(), 1);
+}
+
+/// Time and cleanups end no session below which one works, however deep; whoever asks for its end gets it.
+pub async fn a_session_does_not_expire_above_one_that_works(f: &Fixture) {
+    let runner = f.new_runner();
+    let root = f.session().await.id;
+    let child = f.store.create(child_of(f, root), f.now()).await.unwrap().id;
+    let below = running(f, &runner, child).await;
+    let ttl = SignedDuration::from_mins(1);
+    for session in [root, child] {
+        f.transition(session, Trigger::Suspend { ttl }).await;
+    }
+    f.advance(ttl + TICK);
+    let except = vec![below.session];
+    let sweep = Sweep { runner: runner.id, idle_timeout: None, suspended_ttl: Some(ttl), except, limit: ALL };
+    assert_eq!(f.store.sweep(&sweep, f.now()).await.unwrap(), []);
+    for trigger in [Trigger::TtlExpired, Trigger::Terminate(TerminationReason::CleanedUp)] {
+        assert_refused!(
+            f.store.transition(root, trigger, f.now()),
+            StoreError::Busy { session, run, .. } if (*session, *run) == (below.session, below.id)
+        );
+    }
+    f.complete(below.fence()).await;
+    let swept = f.store.sweep(&sweep, f.now()).await.unwrap();
+    assert_eq!(swept.len(), 2, "{swept:?}");
+    let other = f.session().await.id;
+    running(f, &runner, other).await;
+    f.transition(other, Trigger::Terminate(TerminationReason::Killed)).await;
 }
 
 /// Children that end at once, while their parent works, is told and starts more: it hears of each once.

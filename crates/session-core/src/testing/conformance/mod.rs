@@ -225,6 +225,7 @@ macro_rules! conformance_cases {
             what_was_heard_is_due_no_more
             a_parent_that_is_over_is_told_nothing
             children_that_are_left_are_found
+            a_session_does_not_expire_above_one_that_works
             concurrent_ends_are_each_heard_once
             an_end_and_the_end_of_the_parent_agree
         }

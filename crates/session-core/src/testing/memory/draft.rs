@@ -144,6 +144,11 @@ impl Draft {
         {
             return Err(StoreError::Busy { session: id, run: run.id, phase: run.state.phase() });
         }
+        if trigger.wants_rest_below()
+            && let Some(run) = self.data.at_work_below(id)
+        {
+            return Err(StoreError::Busy { session: run.session, run: run.id, phase: run.state.phase() });
+        }
         let to = self.session(id)?.state.on(trigger, now)?;
         self.move_to(id, to, now)
     }

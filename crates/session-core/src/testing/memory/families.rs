@@ -10,7 +10,8 @@ use crate::event::{EventKind, NewEvent, Payload};
 use crate::family::{Callback, admit};
 use crate::ids::{RunId, SessionId};
 use crate::ports::FamilyStore;
-use crate::session::NewSession;
+use crate::run::Run;
+use crate::session::{ManagedSession, NewSession};
 
 /// A callback, as long as it is due.
 #[derive(Debug, Clone)]
@@ -121,6 +122,13 @@ impl Draft {
 }
 
 impl Data {
+    /// A run that is not over of a live session below this one.
+    pub(super) fn at_work_below(&self, session: SessionId) -> Option<&Run> {
+        let live = |it: &&ManagedSession| it.parent == Some(session) && !it.state.is_terminated();
+        let mut children = self.sessions.values().filter(live);
+        children.find_map(|child| self.run_not_over(child.id).or_else(|| self.at_work_below(child.id)))
+    }
+
     fn live_children(&self, parent: SessionId) -> u32 {
         let children = self.sessions.values().filter(|session| session.parent == Some(parent));
         let live = children.filter(|session| !session.state.is_terminated()).count();

@@ -18,7 +18,8 @@ impl Draft {
         };
         let mut due: Vec<(SignedDuration, SessionId)> = Vec::new();
         for session in self.data.sessions.values().filter(concerned) {
-            if sweep.next(session.state, session.active_at, now).is_some() {
+            let Some(to) = sweep.next(session.state, session.active_at, now) else { continue };
+            if !to.is_terminated() || self.data.at_work_below(session.id).is_none() {
                 due.push((until_due(sweep, session, now), session.id));
             }
         }
@@ -31,7 +32,8 @@ impl Draft {
     fn move_on(&mut self, sweep: &Sweep, id: SessionId, now: Timestamp) -> StoreResult<Swept> {
         loop {
             let ManagedSession { state, active_at, .. } = *self.session(id)?;
-            match sweep.next(state, active_at, now) {
+            let stays = |to: &SessionState| to.is_terminated() && self.data.at_work_below(id).is_some();
+            match sweep.next(state, active_at, now).filter(|to| !stays(to)) {
                 Some(to) => self.move_to(id, to, now)?,
                 None => return Ok(Swept { session: id, state }),
             };
