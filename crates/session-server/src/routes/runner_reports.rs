@@ -147,7 +147,9 @@ async fn end(state: &State, run: &Run, fence: Fence, ended: &Ended) -> Result<()
     let ending = Ending::try_from(&ended.ending).map_err(unreadable)?;
     let result = ended.result.as_ref().map(|raw| object("what.ended.result", raw.get())).transpose()?;
     let kind = ending.kind;
-    match state.coordinator().finish(fence, ending, result).await {
+    let coordinator = state.coordinator();
+    // Past the coordinator, to which the same end is as good again: what was used is booked with the first one alone.
+    match coordinator.store().finish(fence, ending, result, coordinator.env().now()).await {
         Ok(run) => state.metrics().run_is(run.state.phase().code()),
         Err(error @ StoreError::Transition(_)) => {
             let run = now_is(state, fence).await?;
@@ -157,9 +159,9 @@ async fn end(state: &State, run: &Run, fence: Fence, ended: &Ended) -> Result<()
         Err(error) => return Err(error.into()),
     }
     if let Some(settled) = ended.settled {
-        let now = state.coordinator().env().now();
+        let now = coordinator.env().now();
         let (worst, actual) = (settled.worst.into(), settled.actual.into());
-        let booked = state.coordinator().store().settle(run.session, worst, actual, Some(run.id), now).await;
+        let booked = coordinator.store().settle(run.session, worst, actual, Some(run.id), now).await;
         if let Err(error) = booked {
             // What is set aside counts as used with the next run.
             tracing::warn!(run = %run.id, %error, "what a run used could not be booked");
