@@ -1,7 +1,10 @@
 //! After the loss of a host: what became of the runs that it held on this machine.
 
+use std::collections::HashSet;
+use std::io;
 use std::time::Duration;
 
+use session_core::RunId;
 use session_core::affinity::RunnerProfile;
 use session_core::error::{StoreError, StoreResult};
 use session_core::event::Payload;
@@ -13,7 +16,9 @@ use session_manager::recovery::{self, Decision, EndCause, Found, KeeperEnding, O
 
 use crate::executors::outcome;
 use crate::process::orphans;
-use crate::process::{KeeperState, LivingKeeper, RunEnd, RunOutcome, protocol, recover_keeper};
+use crate::process::{
+    KeeperState, LivingKeeper, RunEnd, RunOutcome, any_living_keeper, protocol, recover_keeper,
+};
 use crate::workspace::{Layout, SessionDir};
 
 /// How much longer than its grace a keeper has to end its tree before it is killed.
@@ -55,12 +60,22 @@ pub async fn recover(
         match dispatcher.take_over(run.id, profile.id).await {
             Ok(run) => taken.push((left, run)),
             // Another host saw its claim run out: the run is not ours any more, what lives of it is.
-            Err(StoreError::Transition(_)) => left.end_what_lives(&run, left.look(&run).await).await,
+            Err(StoreError::Transition(_)) => end_what_lives(run.id, left.look(&run).await, grace).await,
             Err(error) => return Err(error),
         }
     }
+    if policy == OnHostLoss::Adopt {
+        end_strays(layout, taken.iter().map(|(_, run)| run.id).collect(), grace).await;
+    }
     for (left, run) in taken {
-        left.settle(run, policy, &mut result).await?;
+        let id = run.id;
+        match left.settle(run, policy, &mut result).await {
+            // The ends of others took longer than its claim holds, and another host saw that.
+            Err(error @ (StoreError::Transition(_) | StoreError::Fenced { .. })) => {
+                tracing::warn!(run = %id, error = &error as &dyn std::error::Error, "the run is another host's");
+            }
+            settled => settled?,
+        }
     }
     let adopted: Vec<_> = result.adopted.iter().map(|adopted| adopted.claimed.run.fence()).collect();
     if !adopted.is_empty() {
@@ -154,7 +169,7 @@ impl Left<'_> {
     /// Sees to it that no process of the run is left, then ends the run: as its keeper recorded it, if it did
     /// so meanwhile and nobody had asked for the end, else as `ending` says.
     async fn end_processes(&self, run: Run, state: KeeperState, ending: Ending) -> StoreResult<Run> {
-        self.end_what_lives(&run, state).await;
+        end_what_lives(run.id, state, self.grace).await;
         match self.look(&run).await {
             KeeperState::Ended(outcome) if run.stop.is_none() => {
                 let ending = match &outcome {
@@ -170,40 +185,6 @@ impl Left<'_> {
         }
     }
 
-    /// Sees to it that no process of the run is left.
-    async fn end_what_lives(&self, run: &Run, state: KeeperState) {
-        let cgroups = match state {
-            KeeperState::Alive(keeper) => {
-                self.end_keeper(&keeper).await;
-                keeper.record().cgroups.clone()
-            }
-            KeeperState::Gone(record) => record.map(|record| record.cgroups).unwrap_or_default(),
-            KeeperState::Ended(_) | KeeperState::Never => Vec::new(),
-        };
-        let id = run.id;
-        let swept = tokio::task::spawn_blocking(move || orphans::end_run(id, &cgroups)).await;
-        match swept {
-            Ok(Ok(ended)) if ended.survivors == 0 => {}
-            Ok(Ok(ended)) => tracing::warn!(run = %id, ended.survivors, "processes hang in the kernel"),
-            Ok(Err(error)) => tracing::warn!(run = %id, %error, "processes of the run may be left"),
-            Err(error) => tracing::warn!(run = %id, %error, "processes of the run were not looked for"),
-        }
-    }
-
-    /// Waits for a keeper that lost its host to end its tree, and forces it if it takes too long.
-    async fn end_keeper(&self, keeper: &LivingKeeper) {
-        let patience = self.grace + KEEPER_PATIENCE;
-        for order in [LivingKeeper::stop, LivingKeeper::kill] {
-            if let Err(error) = order(keeper) {
-                tracing::warn!(%error, "a keeper could not be told to end");
-            }
-            if tokio::time::timeout(patience, keeper.wait()).await.is_ok() {
-                return;
-            }
-        }
-        tracing::warn!("a keeper does not end");
-    }
-
     async fn end(&self, run: Run, ending: Ending, result: Option<Payload>) -> StoreResult<Run> {
         let run = reach(self.dispatcher, run, ending.kind).await?;
         let (directory, id) = (self.directory.clone(), run.id);
@@ -217,6 +198,75 @@ impl Left<'_> {
     fn record(&self, run: &Run) {
         outcome::record(&self.directory, &self.session, run, self.dispatcher.env().now());
     }
+}
+
+/// Ends what lives on here of runs that are not among `ours`: while nobody was here, another host saw their claims run out,
+/// and gave their sessions to somebody else perhaps.
+async fn end_strays(layout: &Layout, ours: HashSet<RunId>, grace: Duration) {
+    let directories = layout.clone();
+    match tokio::task::spawn_blocking(move || strays(&directories, &ours)).await {
+        Ok(Ok(strays)) => {
+            for keeper in strays {
+                let run = keeper.record().run;
+                tracing::info!(%run, "a run that is not this host's any more is ended");
+                end_what_lives(run, KeeperState::Alive(keeper), grace).await;
+            }
+        }
+        Ok(Err(error)) => tracing::warn!(%error, "what lives on of others' runs could not be looked for"),
+        Err(error) => tracing::warn!(%error, "what lives on of others' runs was not looked for"),
+    }
+}
+
+/// The keepers at work here whose run is not among `ours`.
+fn strays(layout: &Layout, ours: &HashSet<RunId>) -> io::Result<Vec<LivingKeeper>> {
+    let entries = match layout.sessions().read_dir_utf8() {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut strays = Vec::new();
+    for entry in entries {
+        let Ok(session) = entry?.file_name().parse() else { continue };
+        if let Some(keeper) = any_living_keeper(&layout.session(session).keeper_state())?
+            && !ours.contains(&keeper.record().run)
+        {
+            strays.push(keeper);
+        }
+    }
+    Ok(strays)
+}
+
+/// Sees to it that no process of the run is left.
+async fn end_what_lives(run: RunId, state: KeeperState, grace: Duration) {
+    let cgroups = match state {
+        KeeperState::Alive(keeper) => {
+            end_keeper(&keeper, grace).await;
+            keeper.record().cgroups.clone()
+        }
+        KeeperState::Gone(record) => record.map(|record| record.cgroups).unwrap_or_default(),
+        KeeperState::Ended(_) | KeeperState::Never => Vec::new(),
+    };
+    let swept = tokio::task::spawn_blocking(move || orphans::end_run(run, &cgroups)).await;
+    match swept {
+        Ok(Ok(ended)) if ended.survivors == 0 => {}
+        Ok(Ok(ended)) => tracing::warn!(%run, ended.survivors, "processes hang in the kernel"),
+        Ok(Err(error)) => tracing::warn!(%run, %error, "processes of the run may be left"),
+        Err(error) => tracing::warn!(%run, %error, "processes of the run were not looked for"),
+    }
+}
+
+/// Waits for a keeper that lost its host to end its tree, and forces it if it takes too long.
+async fn end_keeper(keeper: &LivingKeeper, grace: Duration) {
+    let patience = grace + KEEPER_PATIENCE;
+    for order in [LivingKeeper::stop, LivingKeeper::kill] {
+        if let Err(error) = order(keeper) {
+            tracing::warn!(%error, "a keeper could not be told to end");
+        }
+        if tokio::time::timeout(patience, keeper.wait()).await.is_ok() {
+            return;
+        }
+    }
+    tracing::warn!("a keeper does not end");
 }
 
 /// A run that completed before its host could say that it ran is brought to where it really was.

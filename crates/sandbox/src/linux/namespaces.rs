@@ -88,11 +88,15 @@ impl NetworkMaker {
         Ok(Self { own })
     }
 
-    /// Makes the namespace, goes into it, and sends it to the first process inside.
+    /// Makes the namespace, goes into it, and sends it to the first process inside. If that one has given up meanwhile,
+    /// it says itself why.
     pub(super) fn make(&self, link: impl AsFd) -> Result<(), Refusal> {
         let made = unshare(UnshareFlags::NEWNET)
             .and_then(|()| openat(&self.own, "net", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()));
-        made.map_err(io::Error::from).and_then(|made| send_descriptor(link, made)).map_err(failed)
+        match made.map_err(io::Error::from).and_then(|made| send_descriptor(link, made)) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            sent => sent.map_err(failed),
+        }
     }
 }
 

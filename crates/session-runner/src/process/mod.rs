@@ -37,7 +37,9 @@ pub use protocol::{
     CgroupPreference, EndCause, Exit, KeeperSpec, OnHostLoss, Progress, RunEnd, RunOutcome, SpawnFailure,
     SpawnFailureKind,
 };
-pub use record::{KeeperState, LivingKeeper, keeper_record, living_keeper, recover_keeper};
+pub use record::{
+    KeeperState, LivingKeeper, any_living_keeper, keeper_record, living_keeper, recover_keeper,
+};
 pub use scope::{Applied, Confinement, Held, Hold, LimitHit, Setting, TreeLimits};
 pub use spawn::{keep_descriptors_private, keep_memory_private, open_as_many_files_as_may_be};
 pub use supervised::{Control, KeeperProgram, RunReport, SpawnError, Supervised};

@@ -55,6 +55,14 @@ pub fn living_keeper(state_file: &Utf8Path, run: RunId) -> io::Result<Option<Liv
     })
 }
 
+/// The keeper that has recorded itself here, if it is at work, whichever run it keeps.
+pub fn any_living_keeper(state_file: &Utf8Path) -> io::Result<Option<LivingKeeper>> {
+    match read(state_file)? {
+        Read::Whole(record) => living_keeper(state_file, record.run),
+        Read::Missing | Read::Torn => Ok(None),
+    }
+}
+
 /// What the keeper of this run has recorded so far: what was applied to it, and after the end what has changed. `None`
 /// if it has recorded nothing, or if a crash of the machine has torn it.
 pub fn keeper_record(state_file: &Utf8Path, run: RunId) -> io::Result<Option<KeeperRecord>> {

@@ -106,6 +106,7 @@ const TESTS: &[harness::Test] = harness::tests![
     orphans::the_death_of_host_and_keeper_leaves_what_recovery_ends,
     orphans::a_state_file_of_another_run_says_nothing,
     recovery::what_had_not_begun_takes_nothing_else_along,
+    recovery::what_another_host_has_ended_does_not_live_on,
     recovery::what_left_nothing_is_lost_and_what_had_not_begun_goes_back,
     egress::a_listed_address_is_reached_and_a_half_close_is_passed_on,
     egress::what_is_not_listed_is_denied_and_told_once,

@@ -10,7 +10,7 @@ use session_core::testing::MemoryStore;
 use session_core::testing::conformance::{Fixture, LEASE, TICK};
 use session_manager::recovery::OnHostLoss as Policy;
 use session_manager::{Coordinator, DispatchOptions};
-use session_runner::process::{OnHostLoss, Setting};
+use session_runner::process::{OnHostLoss, ProcessIdentity, Setting};
 use session_runner::workspace::Layout;
 use session_runner::{Recovery, recover};
 
@@ -41,6 +41,20 @@ impl Left {
         (runs.remove(0), self.f.start(running.fence()).await)
     }
 
+    /// A program of a run that lives on under its keeper, while its host was killed. It ends when it is told to.
+    fn lives_on(&self, run: &Run) -> ProcessIdentity {
+        let mut spec =
+            self.place.script("trap 'exit 9' TERM; echo ready; while :; do sleep 1000 & wait; done");
+        let directory = self.layout.session(run.session);
+        std::fs::create_dir_all(directory.root()).unwrap();
+        (spec.run, spec.session, spec.state_file) = (run.id, run.session, directory.keeper_state());
+        spec.setting = Setting::Open { env: environment(run.id), cwd: self.place.path.clone() };
+        spec.on_host_loss = OnHostLoss::Adopt;
+        let (mut host, keeper) = other_host(this_program(), &self.place, &spec, "ready");
+        host.kill();
+        keeper
+    }
+
     async fn recover(&self, policy: Policy) -> Recovery {
         let grace = Duration::from_secs(5);
         recover(&self.coordinator, &self.layout, &self.runner, policy, grace).await.unwrap()
@@ -51,15 +65,7 @@ pub(crate) fn what_had_not_begun_takes_nothing_else_along() {
     for claimed_first in [true, false] {
         let left = Left::new();
         let (claimed, running) = block_on(left.claimed_and_running(claimed_first));
-        let mut spec =
-            left.place.script("trap 'exit 9' TERM; echo ready; while :; do sleep 1000 & wait; done");
-        let directory = left.layout.session(running.session);
-        std::fs::create_dir_all(directory.root()).unwrap();
-        (spec.run, spec.session, spec.state_file) = (running.id, running.session, directory.keeper_state());
-        spec.setting = Setting::Open { env: environment(running.id), cwd: left.place.path.clone() };
-        spec.on_host_loss = OnHostLoss::Adopt;
-        let (mut host, keeper) = other_host(this_program(), &left.place, &spec, "ready");
-        host.kill();
+        let keeper = left.lives_on(&running);
         left.f.advance(LEASE + TICK);
         block_on(async {
             let recovery = left.recover(Policy::Adopt).await;
@@ -76,6 +82,21 @@ pub(crate) fn what_had_not_begun_takes_nothing_else_along() {
         until_ended(&keeper);
         assert_eq!(living(running.id), []);
     }
+}
+
+pub(crate) fn what_another_host_has_ended_does_not_live_on() {
+    let left = Left::new();
+    let running = block_on(async { left.f.start(left.f.claimed(&left.runner).await.fence()).await });
+    let keeper = left.lives_on(&running);
+    left.f.advance(LEASE + TICK);
+    block_on(async {
+        let lost = left.f.store.reap(left.f.now(), 10).await.unwrap();
+        assert_eq!(lost.len(), 1, "another host sees that the claim has run out");
+        let recovery = left.recover(Policy::Adopt).await;
+        assert!(recovery.adopted.is_empty() && recovery.ended.is_empty(), "{recovery:?}");
+    });
+    until_ended(&keeper);
+    assert_eq!(living(running.id), []);
 }
 
 pub(crate) fn what_left_nothing_is_lost_and_what_had_not_begun_goes_back() {
