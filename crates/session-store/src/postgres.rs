@@ -1,6 +1,7 @@
 //! What only PostgreSQL needs: transactions that are tried again, lanes in which appends are grouped, and the task
 //! that listens for what other processes did.
 
+use std::future::Future;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use sqlx::{PgConnection, PgPool};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::claim::{self, AtOnce};
 use crate::conn::{Arg, Conn, Sql};
@@ -151,30 +153,76 @@ async fn append_once(
     Ok(answers)
 }
 
-/// Claims a run in one statement, where that decides it.
-pub(crate) async fn claim(
-    pool: &PgPool,
-    hub: &WakeHub,
-    runner: &RunnerProfile,
-    claim: Option<ClaimId>,
-    lease: SignedDuration,
-    now: Timestamp,
-) -> StoreResult<AtOnce> {
-    let mut connection = pool.acquire().await.map_err(failed)?;
-    let outcome = claim::at_once(&mut Conn::Postgres(&mut connection), runner, claim, lease, now).await?;
-    if let AtOnce::Claimed(claimed) = &outcome {
-        hub.wake(Topic::Session(claimed.session.id));
-    }
-    Ok(outcome)
+/// Changes, each in a task of its own: it goes on when its caller goes away. A transaction that is given up while it
+/// begins would stay open on its connection (sqlx counts it only from the server's answer on), and what the next one
+/// writes there in a single statement would be answered for and lost.
+#[derive(Debug, Clone)]
+pub(crate) struct Changes {
+    pool: PgPool,
+    hub: WakeHub,
+    tasks: TaskTracker,
 }
 
-/// Makes a change in a transaction of its own.
-pub(crate) async fn change<T>(pool: &PgPool, hub: &WakeHub, change: Change<T>) -> StoreResult<T> {
-    let mut tries = 0;
-    loop {
-        match change_once(pool, hub, &change).await {
-            Err(error) if is_worth_another(&error, &mut tries) => {}
-            outcome => return outcome,
+impl Changes {
+    pub(crate) fn new(pool: &PgPool, hub: &WakeHub) -> Self {
+        Self { pool: pool.clone(), hub: hub.clone(), tasks: TaskTracker::new() }
+    }
+
+    /// Waits for those that are under way.
+    pub(crate) async fn ended(&self) {
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+
+    /// Claims a run in one statement, where that decides it.
+    pub(crate) async fn claim(
+        &self,
+        runner: RunnerProfile,
+        claim: Option<ClaimId>,
+        lease: SignedDuration,
+        now: Timestamp,
+    ) -> StoreResult<AtOnce> {
+        let Self { pool, hub, .. } = self.clone();
+        self.whole(async move {
+            let mut connection = pool.acquire().await.map_err(failed)?;
+            let mut connection = Conn::Postgres(&mut connection);
+            let outcome = claim::at_once(&mut connection, &runner, claim, lease, now).await?;
+            if let AtOnce::Claimed(claimed) = &outcome {
+                hub.wake(Topic::Session(claimed.session.id));
+            }
+            Ok(outcome)
+        })
+        .await
+    }
+
+    /// Makes a change in a transaction of its own.
+    pub(crate) async fn change<T: Send + 'static>(&self, change: Change<T>) -> StoreResult<T> {
+        let Self { pool, hub, .. } = self.clone();
+        self.whole(async move {
+            let mut tries = 0;
+            loop {
+                match change_once(&pool, &hub, &change).await {
+                    Err(error) if is_worth_another(&error, &mut tries) => {}
+                    outcome => return outcome,
+                }
+            }
+        })
+        .await
+    }
+
+    async fn whole<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = StoreResult<T>> + Send + 'static,
+    ) -> StoreResult<T> {
+        if self.tasks.is_closed() {
+            return Err(ended());
+        }
+        match self.tasks.spawn(work).await {
+            Ok(outcome) => outcome,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(_) => Err(ended()),
+            },
         }
     }
 }

@@ -28,7 +28,7 @@ use crate::identity::{self, Looked};
 use crate::migrate::MIGRATIONS;
 use crate::open::{OpenError, OpenOptions};
 use crate::plan::Batch;
-use crate::postgres::{self, Lanes};
+use crate::postgres::{self, Changes, Lanes};
 use crate::url::StoreUrl;
 use crate::writer::{Asked, Job, QUEUE_MAX, Writer, ended};
 use crate::{approvals, connect, history, keys, ledger, sessions, sweep, tx};
@@ -55,7 +55,7 @@ enum Writing {
     /// Through the one writer of an SQLite file.
     Queue(mpsc::Sender<Job>),
     /// In transactions of their own on PostgreSQL, and appends in groups.
-    Pool(Lanes),
+    Pool(Lanes, Changes),
 }
 
 impl SqlStore {
@@ -80,7 +80,8 @@ impl SqlStore {
                 let pool = connect::postgres_pool(options);
                 let (lanes, mut tasks) = Lanes::start(&pool, &hub, &stop);
                 tasks.push(tokio::spawn(postgres::listen(pool.clone(), hub.clone(), stop.clone())));
-                Ok(Self::of(Pool::Postgres(pool), hub, Writing::Pool(lanes), stop, tasks))
+                let writing = Writing::Pool(lanes, Changes::new(&pool, &hub));
+                Ok(Self::of(Pool::Postgres(pool), hub, writing, stop, tasks))
             }
         }
     }
@@ -133,6 +134,9 @@ impl SqlStore {
                 tracing::error!(%error, "a task of the store failed");
             }
         }
+        if let Writing::Pool(_, changes) = &self.inner.writing {
+            changes.ended().await;
+        }
         self.inner.pool.close().await;
     }
 
@@ -148,15 +152,15 @@ impl SqlStore {
 
     /// Makes a change: all of it or nothing.
     async fn change<T: Send + 'static>(&self, change: tx::Change<T>) -> StoreResult<T> {
-        match (&self.inner.writing, &self.inner.pool) {
-            (Writing::Queue(queue), _) => {
+        match &self.inner.writing {
+            Writing::Queue(queue) => {
                 let (reply, answer) = oneshot::channel();
                 let job = Job::Change(Box::new(Asked { change, outcome: None, reply }));
                 queue.send(job).await.map_err(|_| ended())?;
                 answer.await.map_err(|_| ended())?
             }
-            (Writing::Pool(_), Pool::Postgres(pool)) => postgres::change(pool, &self.inner.hub, change).await,
-            (Writing::Pool(_), Pool::Sqlite(_)) | (Writing::No, _) => Err(read_only()),
+            Writing::Pool(_, changes) => changes.change(change).await,
+            Writing::No => Err(read_only()),
         }
     }
 }
@@ -293,7 +297,7 @@ impl EventStore for SqlStore {
                 queue.send(Job::Append(batch, reply)).await.map_err(|_| ended())?;
                 answer.await.map_err(|_| ended())?
             }
-            Writing::Pool(lanes) => lanes.append(batch).await,
+            Writing::Pool(lanes, _) => lanes.append(batch).await,
             Writing::No => Err(read_only()),
         }
     }

@@ -14,8 +14,7 @@ use session_core::session::Binding;
 
 use super::{SqlStore, Writing};
 use crate::claim::AtOnce;
-use crate::conn::Pool;
-use crate::{bindings, claim, enqueue, idempotency, postgres, runners, runs};
+use crate::{bindings, claim, enqueue, idempotency, runners, runs};
 
 #[async_trait]
 impl RunStore for SqlStore {
@@ -43,8 +42,8 @@ impl RunStore for SqlStore {
         lease: SignedDuration,
         now: Timestamp,
     ) -> StoreResult<Option<ClaimedRun>> {
-        if let (Writing::Pool(_), Pool::Postgres(pool)) = (&self.inner.writing, &self.inner.pool) {
-            match postgres::claim(pool, &self.inner.hub, runner, claim, lease, now).await? {
+        if let Writing::Pool(_, changes) = &self.inner.writing {
+            match changes.claim(runner.clone(), claim, lease, now).await? {
                 AtOnce::Claimed(claimed) | AtOnce::Repeated(claimed) => return Ok(Some(*claimed)),
                 AtOnce::Nothing => return Ok(None),
                 AtOnce::Undecided => {}

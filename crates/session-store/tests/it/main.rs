@@ -6,6 +6,7 @@
 #[path = "../../../../tests/src/pg.rs"]
 mod pg;
 
+mod cancelled;
 mod conformance;
 mod contention;
 mod faults;
