@@ -7,7 +7,6 @@ use session_api::paths;
 use session_api::runners::{Drain, Forgotten, RunnerList, RunnerView};
 use session_core::RunnerId;
 use session_core::ports::RunnerStore as _;
-use session_manager::DispatchOptions;
 
 use crate::args::{RunnerArgs, RunnerCommand};
 use crate::context::Context;
@@ -57,7 +56,7 @@ impl Fleet<'_> {
                 let Some(store) = context.read_store().await? else { return Ok(Vec::new()) };
                 let found = store.runners().await;
                 store.close().await;
-                let (now, lease) = (context.env.now(), DispatchOptions::default().lease);
+                let (now, lease) = (context.env.now(), context.config.host.lease);
                 Ok(found?.iter().map(|record| RunnerView::new(record, record.is_live(now, lease))).collect())
             }
         }

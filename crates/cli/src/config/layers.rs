@@ -267,6 +267,7 @@ mod tests {
         check("[hosts]\n", &[], &["roomette.toml", "hosts"]);
         check("[host]\nruns_at_once = 1001\n", &[], &["roomette.toml", "host.runs_at_once", "0 to 1000"]);
         check("[host]\nclaim_within = \"0s\"\n", &[], &["roomette.toml", "host.claim_within"]);
+        check("[host]\nlease = \"4s\"\n", &[], &["roomette.toml", "host.lease", "5s"]);
         check("[host\n", &[], &["roomette.toml"]);
         check(
             "",

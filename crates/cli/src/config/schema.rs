@@ -87,6 +87,10 @@ pub struct HostConfig {
         deserialize_with = "duration::deserialize_some"
     )]
     pub claim_within: Option<SignedDuration>,
+    /// How long a claim on a run holds without a sign of life: 5 seconds to a day, and the same for every host of a store.
+    /// Runners on other machines that are silent for so long lose what they hold.
+    #[serde(serialize_with = "friendly::required", deserialize_with = "duration::deserialize")]
+    pub lease: SignedDuration,
     /// For how long a host in the background stays when it has nothing left to do.
     #[serde(serialize_with = "friendly::required", deserialize_with = "duration::deserialize")]
     pub linger: SignedDuration,
@@ -243,6 +247,7 @@ impl Default for Config {
             host: HostConfig {
                 runs_at_once: 8,
                 claim_within: None,
+                lease: SignedDuration::from_secs(90),
                 linger: SignedDuration::from_secs(3),
                 on_host_loss: HostLoss::End,
             },
@@ -320,6 +325,9 @@ impl Config {
         }
         if self.host.claim_within.is_some_and(|within| within <= SignedDuration::ZERO) {
             return Err("host.claim_within must be longer than nothing".into());
+        }
+        if !(SignedDuration::from_secs(5)..=SignedDuration::from_hours(24)).contains(&self.host.lease) {
+            return Err(format!("host.lease is {:#}, 5s to 24h are allowed", self.host.lease));
         }
         if self.log.max_bytes < 65_536 {
             return Err(format!("log.max_bytes is {}, at least 65536 is needed", self.log.max_bytes));

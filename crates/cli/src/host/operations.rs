@@ -349,9 +349,9 @@ fn dispatch_options(config: &Config) -> DispatchOptions {
     let fleet = config.host.fleet();
     DispatchOptions {
         resume_within: Some(config.run.resume_within).filter(|within| !within.is_zero()),
-        patience: if fleet.is_some() { usual.lease.unsigned_abs() } else { usual.patience },
+        patience: if fleet.is_some() { config.host.lease.unsigned_abs() } else { usual.patience },
         claim_within: fleet,
-        ..usual
+        lease: config.host.lease,
     }
 }
 
