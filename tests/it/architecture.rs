@@ -90,7 +90,7 @@ const EDGES: &[Row] = &[
         name: "session-tests",
         ours: "session-core session-manager session-runner session-server session-store",
         outside: "camino jiff rusqlite rustix serde_json sqlx tempfile tokio tokio-util toml",
-        dev: "cargo_metadata sha2",
+        dev: "axum cargo_metadata fastrand futures-util sha2",
         build: "",
     },
 ];

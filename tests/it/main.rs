@@ -25,4 +25,6 @@ mod records;
 mod run;
 #[cfg(test)]
 mod sandbox;
+#[cfg(test)]
+mod storm;
 mod tidy;

@@ -91,7 +91,7 @@ impl Headquarters {
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
         let mut new = Self { directory, url, options, address, up: None, token_file };
         new.start();
-        let secret = new.token();
+        let secret = new.does(async |coordinator| token(coordinator).await);
         std::fs::write(&new.token_file, secret).unwrap_or_else(|error| panic!("the token: {error}"));
         new
     }
@@ -135,28 +135,6 @@ impl Headquarters {
     pub fn does<T>(&self, act: impl AsyncFnOnce(&Coordinator) -> T) -> T {
         let up = self.up();
         up.runtime.block_on(act(&up.coordinator))
-    }
-
-    /// A token with every verb.
-    fn token(&self) -> String {
-        self.does(async |coordinator| {
-            let env = coordinator.env();
-            let secret = Secret::new(env.secret());
-            let name = "fleet".parse().unwrap_or_else(|error| panic!("{error}"));
-            let new = NewToken {
-                id: env.token_id(),
-                digest: secret.digest(),
-                name,
-                subject: Subject::Principal,
-                principal: "tester".parse().unwrap_or_else(|error| panic!("{error}")),
-                verbs: Verbs::all(),
-                expires_at: None,
-                parent: None,
-            };
-            let issued = coordinator.store().issue(new, env.now()).await;
-            issued.unwrap_or_else(|error| panic!("no token: {error}"));
-            secret.reveal()
-        })
     }
 
     /// Where it is.
@@ -306,8 +284,12 @@ impl Drop for Headquarters {
     }
 }
 
-/// A coordinator on this database, which answers at this address.
-async fn open(url: &str, options: DispatchOptions, address: SocketAddr) -> (Coordinator, SocketAddr) {
+/// A coordinator on this database, which answers at this address from tasks of this runtime.
+///
+/// # Panics
+///
+/// When it does not come up.
+pub async fn open(url: &str, options: DispatchOptions, address: SocketAddr) -> (Coordinator, SocketAddr) {
     let url = url.parse().unwrap_or_else(|error| panic!("{url}: {error}"));
     let store = SqlStore::open(&url, OpenOptions::default()).await;
     let store: Arc<dyn Store> = Arc::new(store.unwrap_or_else(|error| panic!("the store: {error}")));
@@ -321,6 +303,30 @@ async fn open(url: &str, options: DispatchOptions, address: SocketAddr) -> (Coor
     let state = State::new(coordinator.clone(), Arc::new(host), access, Limits::default(), drain.clone());
     tokio::spawn(serve(listening, session_server::router(state), Bounds::default(), drain));
     (coordinator, at)
+}
+
+/// A token with every verb.
+///
+/// # Panics
+///
+/// When the store does not take it.
+pub async fn token(coordinator: &Coordinator) -> String {
+    let env = coordinator.env();
+    let secret = Secret::new(env.secret());
+    let name = "fleet".parse().unwrap_or_else(|error| panic!("{error}"));
+    let new = NewToken {
+        id: env.token_id(),
+        digest: secret.digest(),
+        name,
+        subject: Subject::Principal,
+        principal: "tester".parse().unwrap_or_else(|error| panic!("{error}")),
+        verbs: Verbs::all(),
+        expires_at: None,
+        parent: None,
+    };
+    let issued = coordinator.store().issue(new, env.now()).await;
+    issued.unwrap_or_else(|error| panic!("no token: {error}"));
+    secret.reveal()
 }
 
 fn open_sandbox() -> SandboxSpec {

@@ -211,6 +211,28 @@ impl Drop for Served {
     }
 }
 
+/// Asks whoever is at this address, if anybody is, and says so if no whole answer comes. With a key the same request again
+/// has no further effect.
+///
+/// # Errors
+///
+/// When nobody listens, or the connection ends before the answer does.
+pub fn ask_at(
+    address: &str,
+    method: &str,
+    path: &str,
+    token: &str,
+    key: Option<&str>,
+    body: &str,
+) -> io::Result<Reply> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let key = key.map(|key| format!("Idempotency-Key: {key}\r\n")).unwrap_or_default();
+    let head = head(method, path, address, token, body.len());
+    stream.write_all(format!("{}\r\n{key}\r\n{body}", head.trim_end()).as_bytes())?;
+    read_answer(stream)
+}
+
 /// Asks over a Unix socket, without a token.
 ///
 /// # Panics
@@ -233,13 +255,17 @@ fn head(method: &str, path: &str, host: &str, token: &str, length: usize) -> Str
 }
 
 fn answer(stream: impl Read) -> Reply {
+    read_answer(stream).unwrap_or_else(|error| panic!("no answer: {error}"))
+}
+
+fn read_answer(stream: impl Read) -> io::Result<Reply> {
     let mut lines = BufReader::new(stream);
-    let first = line(&mut lines);
+    let first = read_line(&mut lines)?;
     let status = first.split(' ').nth(1).and_then(|status| status.parse().ok());
-    let status = status.unwrap_or_else(|| panic!("no answer: {first:?}"));
+    let status = status.ok_or_else(|| io::Error::new(io::ErrorKind::UnexpectedEof, first))?;
     let mut head = String::new();
     loop {
-        let next = line(&mut lines).to_ascii_lowercase();
+        let next = read_line(&mut lines)?.to_ascii_lowercase();
         if next.is_empty() {
             break;
         }
@@ -251,22 +277,28 @@ fn answer(stream: impl Read) -> Reply {
     } else {
         lines.read_to_end(&mut text)
     };
-    if let Err(error) = read {
+    match read {
         // After an early refusal the rest of what was sent resets the connection.
-        assert!(
-            matches!(error.kind(), std::io::ErrorKind::ConnectionReset | std::io::ErrorKind::UnexpectedEof),
-            "{error}"
-        );
+        Err(error)
+            if !matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof) =>
+        {
+            return Err(error);
+        }
+        Ok(_) | Err(_) => {}
     }
     let text = String::from_utf8_lossy(&text).into_owned();
     let body = serde_json::from_str(&text).unwrap_or(Value::String(text));
-    Reply { status, head, body }
+    Ok(Reply { status, head, body })
 }
 
 fn line(lines: &mut BufReader<impl Read>) -> String {
+    read_line(lines).unwrap_or_else(|error| panic!("the connection: {error}"))
+}
+
+fn read_line(lines: &mut BufReader<impl Read>) -> io::Result<String> {
     let mut line = String::new();
-    lines.read_line(&mut line).unwrap_or_else(|error| panic!("the connection: {error}"));
-    line.trim_end().to_owned()
+    lines.read_line(&mut line)?;
+    Ok(line.trim_end().to_owned())
 }
 
 impl Reply {

@@ -8,6 +8,7 @@ mod claim;
 mod cleanup;
 mod events;
 mod files;
+mod http;
 mod identity;
 mod listing;
 mod manager;
@@ -15,6 +16,7 @@ mod measure;
 mod postgres;
 mod processes;
 mod registry;
+mod wire;
 mod world;
 
 use std::process::ExitCode;
@@ -24,7 +26,7 @@ use measure::{Bench, Outcome, report_line};
 /// What can be named on the command line, in the order of running: first what needs the built program, so that a
 /// missing one is noticed at once.
 const NAMES: &[&str] = &[
-    "spawn", "cli", "identity", "open", "append", "history", "claim", "list", "cleanup", "manager",
+    "spawn", "cli", "identity", "open", "append", "history", "claim", "list", "cleanup", "manager", "http",
     "postgres",
 ];
 
@@ -74,6 +76,7 @@ async fn measured(name: &str, bench: &mut Bench) -> Outcome {
         "manager" => manager::manager(bench).await,
         "spawn" => processes::spawn(bench).await,
         "cli" => processes::cli(bench).await,
+        "http" => http::all(bench).await,
         "postgres" => postgres::all(bench).await,
         other => Err(format!("{other} has no bench").into()),
     }
