@@ -1,8 +1,11 @@
 //! Runners on other machines: a coordinator that executes nothing, and `roomette runner` processes that reach it over HTTP.
 
+mod places;
+
 use std::path::Path;
 use std::time::Duration;
 
+use camino::Utf8Path;
 use jiff::SignedDuration;
 use rustix::process::Signal;
 use session_core::event::EventKind;
@@ -23,6 +26,19 @@ fn reason(run: &Run) -> Option<ReasonCode> {
 
 fn running(run: &Run) -> bool {
     run.state.phase() == RunPhase::Running
+}
+
+/// Makes the agent of the tests a program of this name.
+fn install(name: &str, programs: &Utf8Path) {
+    std::fs::create_dir(programs).unwrap();
+    std::fs::hard_link(env!("CARGO_BIN_EXE_fake_agent"), programs.join(name))
+        .or_else(|_| std::fs::copy(env!("CARGO_BIN_EXE_fake_agent"), programs.join(name)).map(drop))
+        .unwrap();
+}
+
+/// A `PATH` with these programs, and the system's.
+fn with_programs(programs: &Utf8Path) -> String {
+    format!("{programs}:/usr/local/bin:/usr/bin:/bin")
 }
 
 fn until_there(path: impl AsRef<Path>) {
@@ -183,10 +199,8 @@ fn an_agent_asks_from_afar_and_what_it_says_while_nobody_listens_is_not_lost() {
     let mut of = Headquarters::new(LEASE);
     let home = Home::new();
     let programs = home.path().join("bin");
-    std::fs::create_dir(&programs).unwrap();
-    std::fs::hard_link(env!("CARGO_BIN_EXE_fake_agent"), programs.join("claude"))
-        .or_else(|_| std::fs::copy(env!("CARGO_BIN_EXE_fake_agent"), programs.join("claude")).map(drop))
-        .unwrap();
+    install("claude", &programs);
+    let home = home.with("PATH", &with_programs(&programs));
     let runner = RunnerProcess::start(&home, &of, &[]);
     let (began, go) = (home.path().join("began"), home.path().join("go"));
     let tool = format!("tool touch {began}; while [ ! -e {go} ]; do sleep 0.1; done");

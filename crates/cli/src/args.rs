@@ -98,6 +98,9 @@ pub enum Command {
     /// Issue, list and revoke the tokens by which the HTTP API knows whom it lets in.
     Token(TokenArgs),
     /// Execute the runs of a coordinator on another machine, or see to the runners that there are.
+    ///
+    /// A runner takes commands, agents of the Agent Client Protocol, and turns of those agents whose programs it finds by its
+    /// own PATH when it starts; it says which.
     Runner(RunnerArgs),
     /// Check what this machine offers, and what is missing.
     Doctor,

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use session_api::Code;
 use session_api::client::{Client, ClientError};
 use session_core::affinity::RunnerProfile;
+use session_core::names::ExecutorType;
 use session_manager::{Parting, SessionManager};
 use session_runner::process::{self, KeeperProgram};
 use session_runner::remote::{Remote, Welcome};
@@ -115,10 +116,17 @@ fn profile(context: &Context, args: &RunnerArgs) -> Outcome<RunnerProfile> {
     if let Some(wrong) = args.project_dirs.iter().find(|dir| !dir.is_absolute()) {
         return Err(Failure::usage(format!("--project-dir: {wrong} is relative, give the whole path")));
     }
+    let (executors, missing) = operations::executors_here(context)?;
+    let names = |executors: &[ExecutorType]| {
+        executors.iter().map(ExecutorType::as_str).collect::<Vec<_>>().join(", ")
+    };
+    let lacks =
+        if missing.is_empty() { String::new() } else { format!("; not in PATH: {}", names(&missing)) };
+    output::say(&format!("this runner has {}{lacks}", names(&executors)));
     Ok(RunnerProfile {
         id: runner_id::load_or_make(&context.paths.runner_id(), &context.env)?,
         hostname: operations::hostname()?,
-        executors: operations::executors()?,
+        executors,
         project_dirs: Some(args.project_dirs.clone()).filter(|dirs| !dirs.is_empty()),
     })
 }

@@ -1,9 +1,13 @@
 //! What a machine offers to runs: looked at, not guessed.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 
+use camino::{Utf8Path, Utf8PathBuf};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
+use session_core::names::ExecutorType;
 
+use crate::agents::Framework;
 use crate::process::usable_cgroups;
 use crate::workspace::Git;
 
@@ -26,6 +30,23 @@ pub struct Probe {
 #[must_use]
 pub fn probe(git: &Git) -> Vec<Probe> {
     vec![pidfd(), proc_files(), cgroups(), git_version(git)]
+}
+
+/// Where this `PATH` leads for a program: the first file of that name that can be executed.
+#[must_use]
+pub fn program(path: &str, name: &str) -> Option<Utf8PathBuf> {
+    let places = path.split(':').filter(|place| !place.is_empty());
+    places.map(|place| Utf8Path::new(place).join(name)).find(|file| {
+        fs::metadata(file).is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
+    })
+}
+
+/// Whether runs of this executor find their program by this `PATH`. One for which the caller names the program is always
+/// there.
+#[must_use]
+pub fn is_here(executor: &ExecutorType, path: &str) -> bool {
+    let brought = Framework::of(executor).and_then(Framework::program);
+    brought.is_none_or(|name| program(path, name).is_some())
 }
 
 fn pidfd() -> Probe {
@@ -81,5 +102,28 @@ fn git_version(git: &Git) -> Probe {
         needed: false,
         found: version.unwrap_or_else(|error| error.to_string()),
         hint: Some("install git for worktree workspaces"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_executor_is_here_if_its_program_can_be_started() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = Utf8Path::from_path(directory.path()).unwrap();
+        for (name, mode) in [("claude", 0o755), ("codex", 0o644)] {
+            fs::write(place.join(name), "").unwrap();
+            fs::set_permissions(place.join(name), fs::Permissions::from_mode(mode)).unwrap();
+        }
+        fs::create_dir(place.join("gemini")).unwrap();
+        let path = format!("/no/such/place::{place}");
+        let here: Vec<_> = ["command", "claude-code", "codex", "gemini", "acp"]
+            .into_iter()
+            .filter(|name| is_here(&name.parse().unwrap(), &path))
+            .collect();
+        assert_eq!(here, ["command", "claude-code", "acp"]);
+        assert_eq!(program(&path, "claude"), Some(place.join("claude")));
     }
 }

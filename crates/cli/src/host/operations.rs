@@ -22,6 +22,7 @@ use session_core::state::TerminationReason;
 use session_manager::options::{EvictionStrategy, Limits};
 use session_manager::recovery::OnHostLoss;
 use session_manager::{Coordinator, DispatchOptions, ManagerOptions, Parting, SessionManager};
+use session_runner::doctor::is_here;
 use session_runner::workspace::{Layout, finish_removals};
 use session_runner::{DirectOrder, Recovery, Rooms, recover};
 use session_store::SqlStore;
@@ -62,8 +63,7 @@ impl Operations {
         let profile = RunnerProfile {
             id: runner_id::load_or_make(&context.paths.runner_id(), &context.env)?,
             hostname: hostname()?,
-            // A coordinator alone takes nothing itself.
-            executors: if context.config.host.runs_at_once == 0 { Vec::new() } else { executors()? },
+            executors: offered(context)?,
             project_dirs: None,
         };
         let store = context.open_store().await?;
@@ -390,7 +390,24 @@ pub(super) fn bad_name(error: NameError) -> Failure {
     Failure::of(Kind::Usage, &error)
 }
 
-/// Every executor there is: whether an agent's program is there is found out when it is started.
+/// What this host offers. A coordinator alone takes nothing itself, and a host of a fleet what is here, as every other runner.
+/// Where a run can go nowhere else, whether its agent is there is found out when it is started: by the caller's own `PATH`.
+fn offered(context: &Context) -> Outcome<Vec<ExecutorType>> {
+    let host = &context.config.host;
+    match (host.runs_at_once, host.fleet()) {
+        (0, _) => Ok(Vec::new()),
+        (_, Some(_)) => Ok(executors_here(context)?.0),
+        (_, None) => executors(),
+    }
+}
+
+/// The executors whose programs this process finds by its `PATH`, and those whose it does not find.
+pub fn executors_here(context: &Context) -> Outcome<(Vec<ExecutorType>, Vec<ExecutorType>)> {
+    let environment = context.host_environment();
+    Ok(executors()?.into_iter().partition(|executor| is_here(executor, environment.path())))
+}
+
+/// Every executor there is.
 pub fn executors() -> Outcome<Vec<ExecutorType>> {
     let agents = ExecutorType::AGENTS.iter().map(|name| ExecutorType::new(name).map_err(bad_name));
     std::iter::once(Ok(ExecutorType::command())).chain(agents).collect()

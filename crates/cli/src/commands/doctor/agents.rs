@@ -1,7 +1,6 @@
 //! Which agents are here, what each can do, and what is missing.
 
-use std::path::Path;
-
+use session_runner::doctor::program as place_of;
 use session_runner::{Cancelling, Capabilities, Framework, Support};
 
 use super::{Finding, Level};
@@ -18,12 +17,11 @@ pub(super) fn look(path: &str) -> Vec<Finding> {
 
 fn finding(framework: Framework, program: &str, path: &str) -> Finding {
     let check = framework.as_str();
-    let places = path.split(':').filter(|place| !place.is_empty());
-    match places.map(|place| Path::new(place).join(program)).find(|file| file.is_file()) {
+    match place_of(path, program) {
         Some(file) => Finding {
             check,
             level: Level::Ok,
-            found: format!("{}: {}", file.display(), abilities(framework.capabilities())),
+            found: format!("{file}: {}", abilities(framework.capabilities())),
             hint: None,
         },
         None => Finding {
@@ -70,12 +68,16 @@ fn abilities(capabilities: Capabilities) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     #[test]
     fn an_agent_is_found_in_the_path_or_it_is_said_how_to_get_it() {
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join("claude"), "").unwrap();
+        std::fs::set_permissions(directory.path().join("claude"), Permissions::from_mode(0o755)).unwrap();
         let path = format!("/no/such/place::{}", directory.path().display());
         let found = look(&path);
         let told: Vec<_> = found.iter().map(|finding| (finding.check, finding.level)).collect();
