@@ -13,7 +13,7 @@ mod resuming;
 mod room;
 mod turns;
 
-use self::executor::Can::{Ask, Converse, Count, Interrupt, Misbehave, Remember};
+use self::executor::Can::{Ask, Converse, Count, Interrupt, Misbehave, Remember, Stream};
 use self::executor::{Can, Executor};
 use self::room::Room;
 
@@ -39,12 +39,15 @@ const SCENARIOS: &[(&str, &[Can])] = &[
     ("is_talked_to", &[Converse]),
     ("is_answered_by_who_is_attached", &[Ask]),
     ("is_visited_by_a_person", &[Converse]),
+    ("is_heard_by_the_word", &[Stream]),
     ("is_asked_over_stdin", &[Converse]),
     ("prints_long_lines", &[Misbehave]),
     ("prints_garbage", &[Misbehave]),
     ("dies", &[]),
+    ("dies_in_mid_sentence", &[Stream]),
     ("loses_its_keeper", &[]),
     ("loses_its_host", &[]),
+    ("loses_its_host_in_mid_sentence", &[Stream]),
     ("loses_its_host_while_it_asks", &[Ask]),
     ("remembers", &[Remember]),
     ("remembers_what_was_interrupted", &[Remember]),
@@ -77,8 +80,10 @@ conforms! { claude_code, CLAUDE_CODE:
     asking::is_allowed asking::is_refused asking::is_allowed_always asking::is_refused_always
     asking::waits_until_the_deadline asking::asks_nobody asking::asks_until_it_is_stopped
     attached::is_talked_to attached::is_answered_by_who_is_attached attached::is_visited_by_a_person
+    attached::is_heard_by_the_word
     oddities::is_asked_over_stdin oddities::prints_long_lines oddities::prints_garbage
-    crashes::dies crashes::loses_its_keeper crashes::loses_its_host crashes::loses_its_host_while_it_asks
+    crashes::dies crashes::dies_in_mid_sentence crashes::loses_its_keeper crashes::loses_its_host
+    crashes::loses_its_host_in_mid_sentence crashes::loses_its_host_while_it_asks
     resuming::remembers resuming::remembers_what_was_interrupted resuming::has_forgotten resuming::is_handed_over
     resuming::takes_up_another_conversation resuming::loses_its_directory
 }
@@ -90,8 +95,10 @@ conforms! { acp, ACP:
     asking::is_allowed asking::is_refused asking::is_allowed_always asking::is_refused_always
     asking::waits_until_the_deadline asking::asks_nobody asking::asks_until_it_is_stopped
     attached::is_talked_to attached::is_answered_by_who_is_attached attached::is_visited_by_a_person
+    attached::is_heard_by_the_word
     oddities::is_asked_over_stdin oddities::prints_long_lines oddities::prints_garbage
-    crashes::dies crashes::loses_its_keeper crashes::loses_its_host crashes::loses_its_host_while_it_asks
+    crashes::dies crashes::dies_in_mid_sentence crashes::loses_its_keeper crashes::loses_its_host
+    crashes::loses_its_host_in_mid_sentence crashes::loses_its_host_while_it_asks
     resuming::remembers resuming::remembers_what_was_interrupted resuming::has_forgotten resuming::is_handed_over
     resuming::takes_up_another_conversation resuming::loses_its_directory
 }
@@ -103,8 +110,10 @@ conforms! { real_claude_code, REAL_CLAUDE_CODE:
     asking::is_allowed asking::is_refused asking::is_allowed_always asking::is_refused_always
     asking::waits_until_the_deadline asking::asks_nobody asking::asks_until_it_is_stopped
     attached::is_talked_to attached::is_answered_by_who_is_attached attached::is_visited_by_a_person
+    attached::is_heard_by_the_word
     oddities::is_asked_over_stdin
-    crashes::dies crashes::loses_its_keeper crashes::loses_its_host crashes::loses_its_host_while_it_asks
+    crashes::dies crashes::dies_in_mid_sentence crashes::loses_its_keeper crashes::loses_its_host
+    crashes::loses_its_host_in_mid_sentence crashes::loses_its_host_while_it_asks
     resuming::remembers resuming::remembers_what_was_interrupted resuming::has_forgotten resuming::is_handed_over
     resuming::loses_its_directory
 }

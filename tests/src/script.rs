@@ -8,6 +8,8 @@
 pub enum Step {
     /// `say TEXT`: says it.
     Say(String),
+    /// `half TEXT`: begins to say it, and says nothing more until it is interrupted.
+    Half(String),
     /// `think TEXT`: thinks it aloud.
     Think(String),
     /// `tool COMMAND`: runs it with a shell, by the tool that the agent has for that.
@@ -35,6 +37,7 @@ impl Step {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         let known = match word {
             "say" => Some(Self::Say(rest.into())),
+            "half" => Some(Self::Half(rest.into())),
             "think" => Some(Self::Think(rest.into())),
             "tool" => Some(Self::Tool(rest.into())),
             "recall" => Some(Self::Recall),

@@ -48,6 +48,11 @@ pub fn say(text: &str) {
     let _gone = writeln!(io::stderr().lock(), "{text}");
 }
 
+/// The same with lines that are whole already.
+pub fn tell(lines: &str) {
+    let _gone = io::stderr().lock().write_all(lines.as_bytes());
+}
+
 /// Whether a person watches stderr on a terminal.
 pub fn is_live() -> bool {
     io::stderr().is_terminal()

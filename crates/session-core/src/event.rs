@@ -157,9 +157,10 @@ pub enum EventKind {
     ChildEnded,
     /// An executor bound itself to the session. `{executor, executor_session_id, runner?, hostname, project_dir}`
     Bound,
-    /// Somebody said something. `{role, text}`
+    /// Somebody said something. `{role, text, continues?, unfinished?}`: `unfinished: true` where it was recorded while it was
+    /// being said, `continues: true` where it goes on, within the word, from where the one before it ended.
     Message,
-    /// The agent thought aloud. `{text}`
+    /// The agent thought aloud. `{text, continues?, unfinished?}`
     Thought,
     /// The agent calls a tool. `{id, name, input}`
     ToolCall,

@@ -103,6 +103,21 @@ pub(super) fn is_visited_by_a_person(room: &Room) {
     room.home.run(&["stop", &session]).ok();
 }
 
+/// What it is about to say is in the log, and before the eyes of who is attached, while it has not said all of it.
+pub(super) fn is_heard_by_the_word(room: &Room) {
+    let session = room.begin(&[], "say first\nhalf I am about t");
+    room.until_said(&session, "I am about t");
+    let last = room.events(&session, "message").pop().unwrap();
+    assert_eq!(last["unfinished"], true, "{last}");
+    let mut person = Person::attach(room, &session);
+    person.sees("first\nI am about t");
+    person.types("\u{3}");
+    assert_eq!(person.leaves(), 130);
+    assert_eq!(room.last_run(&session)["state"], "running");
+    room.home.run(&["stop", &session]).ok();
+    assert_eq!(room.said(&session, "assistant"), ["first", "I am about t"]);
+}
+
 /// What takes no input says so, and is followed.
 pub(super) fn takes_no_input(room: &Room) {
     let session = room.begin(&[], "say up\nhang");

@@ -15,6 +15,8 @@ pub(super) enum Can {
     Count,
     /// It ends its turn when it is told to.
     Interrupt,
+    /// It tells what it says by the word, while it is being said.
+    Stream,
     /// It can be made to do what no agent should.
     Misbehave,
 }
@@ -40,7 +42,7 @@ pub(super) struct Executor {
 /// The fake one, as `claude` on the PATH.
 pub(super) const CLAUDE_CODE: Executor = Executor {
     name: "claude-code",
-    can: &[Can::Converse, Can::Ask, Can::Remember, Can::Count, Can::Interrupt, Can::Misbehave],
+    can: &[Can::Converse, Can::Ask, Can::Remember, Can::Count, Can::Interrupt, Can::Stream, Can::Misbehave],
     arguments: &[],
     tool: "Bash",
     program: "claude",
@@ -59,7 +61,7 @@ pub(super) const ACP: Executor = Executor {
 
 /// The real Claude Code.
 pub(super) const REAL_CLAUDE_CODE: Executor = Executor {
-    can: &[Can::Converse, Can::Ask, Can::Remember, Can::Count, Can::Interrupt],
+    can: &[Can::Converse, Can::Ask, Can::Remember, Can::Count, Can::Interrupt, Can::Stream],
     keeps: ".claude",
     real: true,
     ..CLAUDE_CODE
@@ -132,6 +134,7 @@ pub(super) fn shell(prompt: &str) -> String {
         Step::Say(text) | Step::Think(text) => format!("echo '{text}'"),
         Step::Tool(command) => command,
         Step::Fail(message) => format!("echo '{message}' >&2; exit 1"),
+        Step::Half(text) => format!("printf %s '{text}'; while :; do sleep 600; done"),
         Step::Hang => "while :; do sleep 600; done".into(),
         Step::Long(bytes) => format!("head -c {bytes} /dev/zero | tr '\\0' x; echo"),
         Step::Leave(code) => format!("exit {code}"),

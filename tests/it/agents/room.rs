@@ -172,10 +172,19 @@ impl Room {
         of_kind.map(|event| event["payload"].clone()).collect()
     }
 
-    /// What was said by somebody in a session, in order.
+    /// What was said by somebody in a session, in order; what was told while it was being said is put together.
+    #[track_caller]
     pub(super) fn said(&self, session: &str, role: &str) -> Vec<String> {
-        let messages = self.events(session, "message").into_iter().filter(|message| message["role"] == role);
-        messages.map(|message| message["text"].as_str().unwrap().to_owned()).collect()
+        let mut said: Vec<String> = Vec::new();
+        for message in self.events(session, "message").iter().filter(|message| message["role"] == role) {
+            let text = message["text"].as_str().unwrap();
+            if message["continues"] == true {
+                said.last_mut().unwrap().push_str(text);
+            } else {
+                said.push(text.into());
+            }
+        }
+        said
     }
 
     /// Waits until the executor of a session has said this, and that can be read.

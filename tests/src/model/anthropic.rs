@@ -72,16 +72,20 @@ fn stream(reply: &Reply, tool: &str, model: &Value, mut exchange: Exchange) -> i
     });
     exchange.event(&json!({ "type": "message_start", "message": message }))?;
     let mut index = 0;
-    let mut block = |exchange: &mut Exchange, begin: Value, deltas: &[Value]| -> io::Result<()> {
-        exchange.event(&json!({ "type": "content_block_start", "index": index, "content_block": begin }))?;
-        for delta in deltas {
-            exchange.event(&json!({ "type": "content_block_delta", "index": index, "delta": delta }))?;
-        }
-        exchange.event(&json!({ "type": "content_block_stop", "index": index }))?;
-        index += 1;
-        Ok(())
-    };
-    for part in &reply.parts {
+    let mut block =
+        |exchange: &mut Exchange, begin: Value, deltas: &[Value], whole: bool| -> io::Result<()> {
+            exchange
+                .event(&json!({ "type": "content_block_start", "index": index, "content_block": begin }))?;
+            for delta in deltas {
+                exchange.event(&json!({ "type": "content_block_delta", "index": index, "delta": delta }))?;
+            }
+            if whole {
+                exchange.event(&json!({ "type": "content_block_stop", "index": index }))?;
+            }
+            index += 1;
+            Ok(())
+        };
+    for (number, part) in reply.parts.iter().enumerate() {
         let (begin, deltas) = match part {
             Part::Said(text) => {
                 (json!({ "type": "text", "text": "" }), vec![json!({ "type": "text_delta", "text": text })])
@@ -94,15 +98,15 @@ fn stream(reply: &Reply, tool: &str, model: &Value, mut exchange: Exchange) -> i
                 ],
             ),
         };
-        block(&mut exchange, begin, &deltas)?;
+        block(&mut exchange, begin, &deltas, reply.completes(number))?;
     }
     if let Some(command) = &reply.command {
         let input = json!({ "command": command, "description": "what the script says" }).to_string();
         let begin =
             json!({ "type": "tool_use", "id": format!("toolu_{number:016}"), "name": tool, "input": {} });
-        block(&mut exchange, begin, &[json!({ "type": "input_json_delta", "partial_json": input })])?;
+        block(&mut exchange, begin, &[json!({ "type": "input_json_delta", "partial_json": input })], true)?;
     }
-    if reply.end == End::Hangs {
+    if reply.hangs() {
         return exchange.hang();
     }
     let reason = if reply.command.is_some() { "tool_use" } else { "end_turn" };

@@ -41,6 +41,8 @@ pub(super) enum End {
     Failed(String),
     /// It never ends.
     Hangs,
+    /// Nor does the last thing that it says.
+    HangsHalfway,
 }
 
 impl Reply {
@@ -79,6 +81,16 @@ impl Reply {
         reply
     }
 
+    /// Whether it never ends.
+    pub(super) fn hangs(&self) -> bool {
+        matches!(self.end, End::Hangs | End::HangsHalfway)
+    }
+
+    /// Whether a part of it, by its number, has an end.
+    pub(super) fn completes(&self, part: usize) -> bool {
+        self.end != End::HangsHalfway || part + 1 < self.parts.len()
+    }
+
     /// Does a step; whether it goes on.
     fn takes(&mut self, step: Step, known: &str) -> bool {
         match step {
@@ -88,6 +100,10 @@ impl Reply {
             Step::Long(bytes) => self.parts.push(Part::Said("x".repeat(bytes))),
             Step::Usage(more) => self.tokens += more,
             Step::Fail(message) => self.end = End::Failed(message),
+            Step::Half(text) => {
+                self.parts.push(Part::Said(text));
+                self.end = End::HangsHalfway;
+            }
             Step::Hang => self.end = End::Hangs,
             // No model can make a program do this.
             Step::Tool(_) | Step::Garbage | Step::Wander | Step::Leave(_) => {}

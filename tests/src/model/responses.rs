@@ -86,7 +86,7 @@ fn stream(reply: &Reply, body: &Value, mut exchange: Exchange) -> io::Result<()>
             exchange.event(&json!({ "type": kind, "output_index": index, "item": item }))?;
         }
     }
-    if reply.end == End::Hangs {
+    if reply.hangs() {
         return exchange.hang();
     }
     response["status"] = json!("completed");

@@ -4,7 +4,7 @@ mod input;
 mod show;
 mod talk;
 
-use std::io::{IsTerminal as _, stdin, stdout};
+use std::io::{IsTerminal as _, Write as _, stdin, stdout};
 
 use session_core::approval::Approval;
 use session_core::approvals::CommandSignature;
@@ -18,7 +18,7 @@ use session_core::{ManagedSession, Seq, SessionId, SessionRef};
 use session_store::SqlStore;
 
 use self::input::Input;
-use self::show::Shown;
+use self::show::{Screen, Shown, Stream};
 use self::talk::{Act, Heard, Talk, Typist};
 use super::{logs, resume, run};
 use crate::args::{AttachArgs, LogsArgs, NextTurnArgs, TurnArgs};
@@ -56,6 +56,8 @@ pub async fn execute(context: &Context, args: AttachArgs) -> Outcome<()> {
     changes.send(&Request::Watch { session: id }).await?;
     let mut attached = Attached::begin(context, store, id, last, args).await?;
     let ended = attached.stay(changes).await;
+    // Nobody may be there any more to see it.
+    let _shown = write(attached.screen.end());
     for prompt in attached.talk.unsent() {
         output::say(&format!("not sent: {}", output::harmless(prompt, 500)));
     }
@@ -117,6 +119,7 @@ struct Attached<'c> {
     /// Up to where the log was shown.
     seen: Seq,
     talk: Talk,
+    screen: Screen,
     signals: EndSignals,
     /// Over which orders go; opened with the first.
     orders: Option<Connection>,
@@ -157,6 +160,7 @@ impl<'c> Attached<'c> {
             session,
             seen: args.after.map(Seq).or(begins).unwrap_or(last),
             talk: Talk::new(typist, in_flight),
+            screen: Screen::new(stdout().is_terminal()),
             signals: EndSignals::new()?,
             orders: None,
             next: args.next,
@@ -229,20 +233,16 @@ impl<'c> Attached<'c> {
         }
     }
 
-    fn show(&self, event: &Event) -> Outcome<()> {
+    fn show(&mut self, event: &Event) -> Outcome<()> {
         if self.context.json {
             return output::json(&EventView::new(event));
         }
-        for line in show::shown(event) {
-            match line {
-                Shown::Said(text) if stdout().is_terminal() => {
-                    text.lines().try_for_each(|line| output::line(&output::harmless(line, usize::MAX)))?;
-                }
-                Shown::Said(text) => output::line(&text)?,
-                Shown::Told(line) => output::say(&line),
-            }
-        }
-        Ok(())
+        show::shown(event).into_iter().try_for_each(|shown| write(self.screen.write(shown)))
+    }
+
+    /// Tells a person something.
+    fn tell(&mut self, text: &str) -> Outcome<()> {
+        write(self.screen.write(Shown::Told(output::harmless(text, 2_000))))
     }
 
     /// Does what follows. Whether it is time to leave.
@@ -253,7 +253,7 @@ impl<'c> Attached<'c> {
             for act in acts {
                 match act {
                     Act::Leave => return Ok(true),
-                    Act::Tell(text) => output::say(&output::harmless(&text, 2_000)),
+                    Act::Tell(text) => self.tell(&text)?,
                     Act::Ask(approval) => self.ask(approval).await?,
                     Act::Send(prompt) => {
                         let heard = self.send(prompt).await?;
@@ -272,10 +272,9 @@ impl<'c> Attached<'c> {
         Ok(false)
     }
 
-    async fn ask(&self, approval: ApprovalId) -> Outcome<()> {
+    async fn ask(&mut self, approval: ApprovalId) -> Outcome<()> {
         let Some(found) = self.store.approval(approval).await? else { return Ok(()) };
-        output::say(&question(&found));
-        Ok(())
+        self.tell(&question(&found))
     }
 
     /// Makes a prompt the next run.
@@ -319,10 +318,7 @@ impl<'c> Attached<'c> {
         match self.order(&Request::Answer { approval, allow, lasting, message, by }).await {
             Ok(_) => Ok(()),
             // Somebody was faster, or the turn is over: the log says which.
-            Err(failure) if failure.kind == Kind::Conflict => {
-                output::say(&failure.in_one_line());
-                Ok(())
-            }
+            Err(failure) if failure.kind == Kind::Conflict => self.tell(&failure.in_one_line()),
             Err(failure) => Err(failure),
         }
     }
@@ -342,6 +338,16 @@ impl<'c> Attached<'c> {
             () = self.signals.next() => Err(detached()),
         }
     }
+}
+
+fn write(written: Vec<(Stream, String)>) -> Outcome<()> {
+    written.into_iter().try_for_each(|(stream, text)| match stream {
+        Stream::Out => output::write(|out| out.write_all(text.as_bytes())),
+        Stream::Err => {
+            output::tell(&text);
+            Ok(())
+        }
+    })
 }
 
 /// What an event means to the talk.

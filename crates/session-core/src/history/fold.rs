@@ -5,7 +5,8 @@ use serde_json::{Map, Value};
 use super::{History, Mended, Message, Part, Repair, Role, decode_string};
 use crate::event::{Event, EventKind, Seq};
 
-/// Reads the conversation out of a log, one message an event, as it stands there: not yet a valid transcript.
+/// Reads the conversation out of a log, one message an event, as it stands there: not yet a valid transcript. What an
+/// agent said in one go is one message, however often it was recorded while it was being said.
 ///
 /// The summary that covers the most stands, as the system's first message, for all that it covers. One without a text or
 /// without a place in the log stands for nothing.
@@ -53,10 +54,38 @@ pub fn fold(events: &[Event]) -> History {
             | EventKind::Other(_) => continue,
         };
         if let Some(part) = part {
+            let part = match history.messages.last_mut().filter(|last| last.role == role) {
+                Some(last) if goes_on(&part, role) && continues(event) => joined(last, part),
+                Some(_) | None => Some(part),
+            };
+            let Some(part) = part else { continue };
             history.messages.push(Message { seq: event.seq, role, parts: vec![part] });
         }
     }
     history
+}
+
+/// Whether an agent says this by the word.
+fn goes_on(part: &Part, role: Role) -> bool {
+    role == Role::Assistant && matches!(part, Part::Text(_) | Part::Thought(_))
+}
+
+/// Whether an entry goes on where the one before it ended.
+fn continues(event: &Event) -> bool {
+    // Most do not, and are not read twice for it.
+    event.body.payload.as_str().contains("\"continues\"")
+        && fields(event).is_some_and(|(fields, _)| fields.get("continues") == Some(&Value::Bool(true)))
+}
+
+/// Puts a part behind the one that it goes on from; gives it back where that is another one.
+fn joined(message: &mut Message, part: Part) -> Option<Part> {
+    match (message.parts.last_mut(), part) {
+        (Some(Part::Text(said)), Part::Text(more)) | (Some(Part::Thought(said)), Part::Thought(more)) => {
+            said.push_str(&more);
+            None
+        }
+        (_, part) => Some(part),
+    }
 }
 
 /// A summary that can stand for what it covers.

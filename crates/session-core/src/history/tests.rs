@@ -126,6 +126,29 @@ fn a_whole_log_is_read_as_it_is() {
 }
 
 #[test]
+fn what_was_recorded_while_it_was_said_is_one_text() {
+    let more = r#"{"role":"assistant","text":"lo","continues":true}"#;
+    check(
+        &[
+            ("message", r#"{"role":"user","text":"u","continues":true}"#),
+            ("thought", r#"{"text":"so","unfinished":true}"#),
+            ("thought", r#"{"text":"so","continues":true}"#),
+            ("message", r#"{"role":"assistant","text":"hel","unfinished":true}"#),
+            ("agent.raw", "{}"),
+            ("message", more),
+            ("message", r#"{"role":"assistant","text":"then"}"#),
+        ],
+        "u(u) a(<soso> | hello | then)",
+        &[],
+    );
+    // Behind nothing that it goes on from it stands for itself; and nobody goes on for the user.
+    let user = r#"{"role":"user","text":"u"}"#;
+    check(&[("message", user), ("message", more)], "u(u) a(lo)", &[]);
+    let again = r#"{"role":"user","text":"v","continues":true}"#;
+    check(&[("message", user), ("message", again)], "u(u | v)", &[]);
+}
+
+#[test]
 fn what_is_no_conversation_is_skipped() {
     let others =
         ["session.created", "run.state", "bound", "plan", "usage", "permission", "error", "result", "x.y"];

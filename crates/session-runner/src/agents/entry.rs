@@ -95,22 +95,45 @@ struct Framed<'a> {
     raw: Option<&'a RawValue>,
 }
 
-/// What the agent said, or thought, in one go: as many entries as it takes, none of them cut. The line goes with the first.
+/// Where a text stands in what was said in one go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Joint {
+    /// It goes on where the entry before it ended.
+    pub(super) continues: bool,
+    /// It is told while it is being said: more may come.
+    pub(super) unfinished: bool,
+}
+
+/// What the agent said, or thought, in one go, and a line of progress.
 pub(super) fn words(kind: &EventKind, text: &str, line: Option<&str>) -> Vec<Said> {
+    let mut said = told(kind, text, line, Joint::default());
+    if *kind == EventKind::Message {
+        said.extend(progress(text));
+    }
+    said
+}
+
+/// What the agent said, or thought: as many entries as it takes, none of them cut. The line goes with the first.
+pub(super) fn told(kind: &EventKind, text: &str, line: Option<&str>, joint: Joint) -> Vec<Said> {
+    let parts = parts(text, FIELD_MAX / 6);
+    let last = parts.len().saturating_sub(1);
     let mut said = Vec::new();
-    for (index, part) in parts(text, FIELD_MAX / 6).into_iter().enumerate() {
+    for (index, part) in parts.into_iter().enumerate() {
         let mut entry = Entry::new(kind.clone());
         if *kind == EventKind::Message {
             entry = entry.with("role", "assistant");
         }
-        let entry = entry.with("text", part);
+        entry = entry.with("text", part);
+        if index > 0 || joint.continues {
+            entry = entry.with("continues", true);
+        }
+        if index < last || joint.unfinished {
+            entry = entry.with("unfinished", true);
+        }
         said.push(match line.filter(|_| index == 0) {
             Some(line) => entry.of_line(line),
             None => entry.done(),
         });
-    }
-    if *kind == EventKind::Message {
-        said.extend(progress(text));
     }
     said
 }

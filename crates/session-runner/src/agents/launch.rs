@@ -47,6 +47,7 @@ fn claude_code(program: &str, turn: &Turn) -> Launch {
         "stream-json",
         "--output-format",
         "stream-json",
+        "--include-partial-messages",
         "--verbose",
         "--permission-prompt-tool",
         "stdio",
@@ -126,8 +127,8 @@ mod tests {
         let turn = Turn { model: Some("m".into()), ..turn() };
         assert_eq!(
             line(Framework::ClaudeCode, &turn),
-            "agent -p --input-format stream-json --output-format stream-json --verbose --permission-prompt-tool stdio \
-             --permission-mode default --session-id 11111111-1111-4111-8111-111111111111 --model m"
+            "agent -p --input-format stream-json --output-format stream-json \
+             --include-partial-messages --verbose --permission-prompt-tool stdio --permission-mode default --session-id 11111111-1111-4111-8111-111111111111 --model m"
         );
         assert_eq!(
             line(Framework::Codex, &turn),

@@ -1,8 +1,9 @@
-//! What comes in pieces, put together: agents that stream tell a message by the word, and the log holds messages.
+//! What comes in pieces, put together: agents that stream tell a message by the word, and the log holds messages. One that
+//! takes its time is told while it is being said, in entries that say that they belong together.
 
 use session_core::event::EventKind;
 
-use super::entry;
+use super::entry::{self, Joint};
 use super::said::Said;
 
 /// The longest text that is held before it is told, in bytes.
@@ -14,6 +15,8 @@ const LAST_MAX: usize = 1 << 20;
 #[derive(Debug, Default)]
 pub(super) struct Speech {
     held: Option<(EventKind, String)>,
+    /// What is being said, where some of it was told already.
+    told: Option<EventKind>,
     /// The agent's last message, and whether it may still be going on.
     last: String,
     going_on: bool,
@@ -23,8 +26,12 @@ impl Speech {
     /// One more piece. What was held of another kind is told first.
     pub(super) fn piece(&mut self, kind: EventKind, piece: &str) -> Vec<Said> {
         let mut said = Vec::new();
-        if self.held.as_ref().is_some_and(|(held, _)| *held != kind) {
+        let held = self.held.as_ref().map(|(held, _)| held).or(self.told.as_ref());
+        if held.is_some_and(|held| *held != kind) {
             said = self.pause();
+        }
+        if piece.is_empty() {
+            return said;
         }
         let message = kind == EventKind::Message;
         let (_, text) = self.held.get_or_insert_with(|| (kind, String::new()));
@@ -43,18 +50,33 @@ impl Speech {
         said
     }
 
-    /// Something else comes: what is held is told.
-    pub(super) fn pause(&mut self) -> Vec<Said> {
-        self.going_on = false;
-        self.tell()
+    /// How much is held, in bytes.
+    pub(super) fn held(&self) -> usize {
+        self.held.as_ref().map_or(0, |(_, text)| text.len())
     }
 
-    fn tell(&mut self) -> Vec<Said> {
-        let Some((kind, text)) = self.held.take() else { return Vec::new() };
-        let mut said = entry::words(&kind, &text, None);
-        // It was told piece by piece.
-        said.retain(|said| !matches!(said, Said::Progress(_)));
+    /// What is held is told, and may go on.
+    pub(super) fn tell(&mut self) -> Vec<Said> {
+        self.take(true, None)
+    }
+
+    /// Something else comes: what is held is told, and that was all of it.
+    pub(super) fn pause(&mut self) -> Vec<Said> {
+        self.pause_with(None)
+    }
+
+    /// The same with the line that says all of it again, which goes with what was held.
+    pub(super) fn pause_with(&mut self, line: Option<&str>) -> Vec<Said> {
+        self.going_on = false;
+        let said = self.take(false, line);
+        self.told = None;
         said
+    }
+
+    fn take(&mut self, unfinished: bool, line: Option<&str>) -> Vec<Said> {
+        let Some((kind, text)) = self.held.take() else { return Vec::new() };
+        let continues = self.told.replace(kind.clone()).is_some();
+        entry::told(&kind, &text, line, Joint { continues, unfinished })
     }
 
     /// The agent's last message; `None` where it said nothing.
@@ -65,6 +87,7 @@ impl Speech {
 
 #[cfg(test)]
 mod tests {
+    use super::super::testing::brief;
     use super::*;
 
     fn texts(said: &[Said]) -> Vec<(EventKind, String)> {
@@ -90,6 +113,37 @@ mod tests {
         assert_eq!(speech.last_word().as_deref(), Some("Hello"));
         speech.piece(EventKind::Message, "Bye");
         assert_eq!(speech.last_word().as_deref(), Some("Bye"));
+    }
+
+    #[test]
+    fn what_is_told_while_it_is_said_says_so() {
+        let mut speech = Speech::default();
+        speech.piece(EventKind::Message, "Hel");
+        assert_eq!(speech.held(), 3);
+        let mut said = speech.tell();
+        assert_eq!((speech.held(), speech.tell()), (0, Vec::new()));
+        for piece in ["", "lo,"] {
+            speech.piece(EventKind::Message, piece);
+        }
+        said.extend(speech.tell());
+        speech.piece(EventKind::Message, " you");
+        said.extend(speech.pause());
+        // Another message, which goes on as another kind.
+        speech.piece(EventKind::Message, "So");
+        said.extend(speech.tell());
+        said.extend(speech.piece(EventKind::Thought, "hm"));
+        said.extend(speech.pause());
+        assert_eq!(
+            brief(&said),
+            [
+                r#"message {"role":"assistant","text":"Hel","unfinished":true}"#,
+                r#"message {"continues":true,"role":"assistant","text":"lo,","unfinished":true}"#,
+                r#"message {"continues":true,"role":"assistant","text":" you"}"#,
+                r#"message {"role":"assistant","text":"So","unfinished":true}"#,
+                r#"thought {"text":"hm"}"#,
+            ]
+        );
+        assert_eq!(speech.last_word().as_deref(), Some("So"));
     }
 
     #[test]

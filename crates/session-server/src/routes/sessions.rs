@@ -187,7 +187,7 @@ async fn outcome(state: &State, run: &Run) -> Result<(Option<Payload>, Option<St
     /// Among so many events before a run's end its result and its agent's last words are looked for.
     const BEFORE: u32 = 64;
     let store = state.coordinator().store();
-    let (mut result, mut text, mut before) = (None, None, None);
+    let (mut result, mut last, mut before) = (None, Last::default(), None);
     let mut events = store.tail(run.session, PART).await?;
     while let Some(first) = events.first().map(|event| event.seq.0) {
         for event in events.iter().rev() {
@@ -197,11 +197,11 @@ async fn outcome(state: &State, run: &Run) -> Result<(Option<Payload>, Option<St
             if of_run && result.is_none() && *kind == EventKind::Result {
                 result = Some(payload.clone());
             }
-            if of_run && text.is_none() {
-                text = said(kind, payload);
+            if of_run && *kind == EventKind::Message {
+                last.precede(payload);
             }
         }
-        let is_found = result.is_some() && text.is_some();
+        let is_found = result.is_some() && last.is_whole;
         if is_found || first <= 1 || before.is_some_and(|count| count >= BEFORE) {
             break;
         }
@@ -209,13 +209,27 @@ async fn outcome(state: &State, run: &Run) -> Result<(Option<Payload>, Option<St
         let count = u32::try_from(first - 1 - after).unwrap_or(PART);
         events = store.read(run.session, Seq(after), count).await?;
     }
-    Ok((result, text))
+    Ok((result, last.text))
 }
 
-/// What an agent said, if this is a message of one.
-fn said(kind: &EventKind, payload: &Payload) -> Option<String> {
-    let value = payload.value().ok().filter(|_| *kind == EventKind::Message)?;
-    (value["role"] == "assistant").then(|| value["text"].as_str().map(Into::into))?
+/// The last thing that an agent said, read from its end on.
+#[derive(Default)]
+struct Last {
+    text: Option<String>,
+    is_whole: bool,
+}
+
+impl Last {
+    /// A message before what is known: what the agent said, or the beginning of it.
+    fn precede(&mut self, payload: &Payload) {
+        let value = payload.value().unwrap_or_default();
+        let Some(text) = value["text"].as_str().filter(|_| value["role"] == "assistant" && !self.is_whole)
+        else {
+            return;
+        };
+        self.text = Some([text, self.text.as_deref().unwrap_or_default()].concat());
+        self.is_whole = value["continues"] != true;
+    }
 }
 
 /// Where it can be resumed.

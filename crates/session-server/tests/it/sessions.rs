@@ -104,7 +104,12 @@ async fn a_result_is_found_however_much_came_after_it() {
     let claimed = world.claim().await;
     let token = world.run_token(&claimed, "").await;
     let events = format!("/v1/sessions/{session}/events");
-    let said = json!({"events": [{"kind": "message", "payload": {"role": "assistant", "text": "done"}}]});
+    let message = |payload: Value| json!({ "kind": "message", "payload": payload });
+    let said = json!({ "events": [
+        message(json!({ "role": "assistant", "text": "first" })),
+        message(json!({ "role": "assistant", "text": "do", "unfinished": true })),
+        message(json!({ "role": "assistant", "text": "ne", "continues": true })),
+    ] });
     world.post(&token, &events, &said).await.is(201);
     let report = |what: &str| format!("/v1/runs/{run}/{what}");
     for step in ["starting", "started"] {

@@ -112,14 +112,16 @@ impl Acp {
 }
 
 impl Tongue for Acp {
-    /// In two pieces, as such agents do.
     fn say(&mut self, text: &str) -> Outcome<()> {
-        let (first, second) = text.split_at(text.floor_char_boundary(text.len().min(2)));
-        for piece in [first, second] {
-            self.words("agent_message_chunk", piece)?;
-        }
+        self.begin(text)?;
         // Something else in between: the next one is another message.
         self.update(&json!({ "sessionUpdate": "plan", "entries": [] }))
+    }
+
+    /// In two pieces, as such agents do.
+    fn begin(&mut self, text: &str) -> Outcome<()> {
+        let (first, second) = text.split_at(text.floor_char_boundary(text.len().min(2)));
+        [first, second].into_iter().try_for_each(|piece| self.words("agent_message_chunk", piece))
     }
 
     fn think(&mut self, text: &str) -> Outcome<()> {

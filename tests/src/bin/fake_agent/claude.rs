@@ -14,6 +14,7 @@ const MUST: &[&[&str]] = &[
     &["-p"],
     &["--input-format", "stream-json"],
     &["--output-format", "stream-json"],
+    &["--include-partial-messages"],
     &["--verbose"],
     &["--permission-prompt-tool", "stdio"],
 ];
@@ -116,6 +117,10 @@ impl Claude {
         self.wire.send(&json!({ "type": "assistant", "message": message, "session_id": self.session }))
     }
 
+    fn piece(&self, event: &Value) -> Outcome<()> {
+        self.wire.send(&json!({ "type": "stream_event", "event": event, "session_id": self.session }))
+    }
+
     fn is_interrupt(message: &Value) -> bool {
         message["request"]["subtype"] == "interrupt"
     }
@@ -124,6 +129,19 @@ impl Claude {
 impl Tongue for Claude {
     fn say(&mut self, text: &str) -> Outcome<()> {
         self.assistant(&json!({ "type": "text", "text": text }))
+    }
+
+    /// In pieces, which a block that is complete repeats.
+    fn begin(&mut self, text: &str) -> Outcome<()> {
+        let (first, second) = text.split_at(text.floor_char_boundary(text.len().min(2)));
+        self.piece(
+            &json!({ "type": "content_block_start", "content_block": { "type": "text", "text": "" } }),
+        )?;
+        for piece in [first, second] {
+            let delta = json!({ "type": "text_delta", "text": piece });
+            self.piece(&json!({ "type": "content_block_delta", "delta": delta }))?;
+        }
+        Ok(())
     }
 
     fn think(&mut self, text: &str) -> Outcome<()> {

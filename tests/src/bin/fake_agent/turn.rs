@@ -15,6 +15,8 @@ const GARBAGE: &[&[u8]] =
 /// The words of a protocol.
 pub(crate) trait Tongue {
     fn say(&mut self, text: &str) -> Outcome<()>;
+    /// Begins to say it.
+    fn begin(&mut self, text: &str) -> Outcome<()>;
     fn think(&mut self, text: &str) -> Outcome<()>;
     /// Says that it is about to run a command, and asks whether it may.
     fn ask(&mut self, call: &str, command: &str) -> Outcome<Leave>;
@@ -89,6 +91,11 @@ pub(crate) fn hold(text: &str, memory: &mut Memory, tongue: &mut impl Tongue) ->
             }
             Step::Fail(message) => return ends(End::Failed(message), tokens),
             Step::Leave(code) => return ends(End::Left(code), tokens),
+            Step::Half(text) => {
+                tongue.begin(&text)?;
+                tongue.hang()?;
+                return ends(End::Interrupted, tokens);
+            }
             Step::Hang => {
                 tongue.hang()?;
                 return ends(End::Interrupted, tokens);

@@ -8,13 +8,79 @@ use crate::output;
 /// The longest line that tells of something beside what is said, in columns.
 const LINE_MAX: usize = 200;
 
-/// A line, and where it goes.
+/// What is shown, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Shown {
     /// What the agent says: to stdout.
-    Said(String),
-    /// What goes on besides: to stderr.
+    Said {
+        /// The text, whole lines or not.
+        text: String,
+        /// It goes on where what was said before it ended.
+        continues: bool,
+        /// It is shown while it is being said.
+        unfinished: bool,
+    },
+    /// A line of what goes on besides: to stderr.
     Told(String),
+}
+
+/// Where text can be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stream {
+    /// Data.
+    Out,
+    /// What people are told.
+    Err,
+}
+
+/// What was written, as far as it matters for what comes next.
+#[derive(Debug)]
+pub(super) struct Screen {
+    /// Stdout is a terminal, which shows stderr as well.
+    terminal: bool,
+    /// The last thing on stdout is not at the end of its line.
+    open: bool,
+}
+
+impl Screen {
+    pub(super) fn new(terminal: bool) -> Self {
+        Self { terminal, open: false }
+    }
+
+    /// What is written for this, exactly.
+    pub(super) fn write(&mut self, shown: Shown) -> Vec<(Stream, String)> {
+        match shown {
+            Shown::Said { text, continues, unfinished } => {
+                let mut written = if continues { Vec::new() } else { self.end() };
+                let mut text = if self.terminal { obedient(&text, unfinished) } else { text };
+                self.open = unfinished;
+                if !unfinished {
+                    text.push('\n');
+                }
+                written.push((Stream::Out, text));
+                written
+            }
+            Shown::Told(line) => {
+                // On a terminal they would stand in one line; apart from each other they do not meet.
+                let mut written = if self.terminal { self.end() } else { Vec::new() };
+                written.push((Stream::Err, format!("{line}\n")));
+                written
+            }
+        }
+    }
+
+    /// Ends the line that is open.
+    pub(super) fn end(&mut self) -> Vec<(Stream, String)> {
+        let open = std::mem::replace(&mut self.open, false);
+        if open { vec![(Stream::Out, "\n".into())] } else { Vec::new() }
+    }
+}
+
+/// A text that steers no terminal; without the end of its last line, unless more of it is to come.
+fn obedient(text: &str, unfinished: bool) -> String {
+    let text = if unfinished { text } else { text.strip_suffix('\n').unwrap_or(text) };
+    let lines = text.split('\n').map(|line| line.strip_suffix('\r').unwrap_or(line));
+    lines.map(|line| output::harmless(line, usize::MAX)).collect::<Vec<_>>().join("\n")
 }
 
 /// What is shown of an event.
@@ -24,7 +90,11 @@ pub(super) fn shown(event: &Event) -> Vec<Shown> {
     let told = |line: String| vec![Shown::Told(output::harmless(&line, LINE_MAX))];
     match &event.body.kind {
         EventKind::Message => match text("role") {
-            "assistant" => vec![Shown::Said(text("text").to_owned())],
+            "assistant" => vec![Shown::Said {
+                text: text("text").to_owned(),
+                continues: payload["continues"] == true,
+                unfinished: payload["unfinished"] == true,
+            }],
             role => whole(if role == "user" { "> " } else { "| " }, text("text")),
         },
         EventKind::Thought => whole("~ ", text("text")),
@@ -120,6 +190,10 @@ mod tests {
         shown(&Event { session: env.session_id(), seq: Seq(1), at: Timestamp::UNIX_EPOCH, body })
     }
 
+    fn said_so(text: &str, continues: bool, unfinished: bool) -> Shown {
+        Shown::Said { text: text.into(), continues, unfinished }
+    }
+
     fn told(lines: &[&str]) -> Vec<Shown> {
         lines.iter().map(|&line| Shown::Told(line.into())).collect()
     }
@@ -127,7 +201,7 @@ mod tests {
     #[test]
     fn what_the_agent_says_is_data_and_all_else_is_told() {
         let said = event(EventKind::Message, &json!({ "role": "assistant", "text": "a\nb" }));
-        assert_eq!(said, [Shown::Said("a\nb".into())]);
+        assert_eq!(said, [said_so("a\nb", false, false)]);
         assert_eq!(
             event(EventKind::Message, &json!({ "role": "user", "text": "go\non" })),
             told(&["> go", "> on"])
@@ -140,6 +214,32 @@ mod tests {
         let ended = json!({ "from": "running", "to": "failed", "reason": "timeout", "message": "too long" });
         assert_eq!(event(EventKind::RunState, &ended), told(&["the turn failed: too long timeout"]));
         assert_eq!(event(EventKind::RunState, &json!({ "to": "completed" })), []);
+    }
+
+    #[test]
+    fn what_is_being_said_goes_on_in_its_line() {
+        let payload = json!({ "role": "assistant", "text": "Hel", "unfinished": true });
+        assert_eq!(event(EventKind::Message, &payload), [said_so("Hel", false, true)]);
+        let shown = || {
+            [
+                said_so("Hel", false, true),
+                said_so("lo,\r\n\u{7}", true, true),
+                Shown::Told("* ls".into()),
+                said_so("you\n", true, false),
+                said_so("And", false, true),
+                said_so("then\n", false, false),
+            ]
+        };
+        let written = |terminal: bool, stream: Stream| {
+            let mut screen = Screen::new(terminal);
+            let mut all: Vec<_> = shown().into_iter().flat_map(|shown| screen.write(shown)).collect();
+            all.extend(screen.end());
+            all.retain(|(to, _)| *to == stream);
+            all.into_iter().map(|(_, text)| text).collect::<String>()
+        };
+        assert_eq!(written(true, Stream::Out), "Hello,\n\u{fffd}\nyou\nAnd\nthen\n");
+        assert_eq!(written(false, Stream::Out), "Hello,\r\n\u{7}you\n\nAnd\nthen\n\n");
+        assert_eq!(written(false, Stream::Err), "* ls\n");
     }
 
     #[test]

@@ -4,6 +4,9 @@
 //! as `control_request` on the same wire. `result` ends the turn, and only its `is_error` says how: the `subtype` is
 //! "success" for errors of the model too. After an interruption its `usage` is empty, but not
 //! `model_usage_since_last_result`, which counts the models of subagents as well; so that is what is taken.
+//!
+//! What the model says comes twice: in pieces, and when a block of it is complete as that block. The pieces are told, and
+//! of the block what they did not tell.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
@@ -15,7 +18,9 @@ use super::protocol::{Closing, Heard, Opening, Protocol, count, cut, heard, micr
 use crate::agents::asking::{Answer, Ask};
 use crate::agents::ending::{Stop, TurnEnd};
 use crate::agents::entry;
+use crate::agents::lines::LINE_MAX;
 use crate::agents::said::{Reported, Said, UsageQuality};
+use crate::agents::speech::Speech;
 use crate::agents::turn::{Conversation, Totals, Turn};
 
 /// What the result of a resume says that finds nothing to resume.
@@ -33,6 +38,9 @@ pub(in crate::agents) struct ClaudeCode {
     begun: bool,
     resumable: bool,
     end: Option<TurnEnd>,
+    speech: Speech,
+    /// The pieces of the block that is being said. It comes as one line: of a longer one the pieces count.
+    pieces: String,
     /// The inputs that are asked about, byte for byte: an answer gives them back. One a question, and questions are
     /// bounded.
     inputs: Vec<(String, Box<RawValue>)>,
@@ -44,7 +52,17 @@ impl ClaudeCode {
             Conversation::New { id } | Conversation::Resumed { id, .. } => id.clone(),
         };
         let totals = turn.conversation.totals();
-        Self { turn, id, totals, begun: false, resumable: false, end: None, inputs: Vec::new() }
+        Self {
+            turn,
+            id,
+            totals,
+            begun: false,
+            resumable: false,
+            end: None,
+            speech: Speech::default(),
+            pieces: String::new(),
+            inputs: Vec::new(),
+        }
     }
 
     /// The program's own account of itself, once a turn.
@@ -58,6 +76,42 @@ impl ClaudeCode {
         vec![Heard::Said(Said::Bound(self.id.clone()))]
     }
 
+    /// A piece of what the model is about to say; a subagent's is between it and the agent.
+    fn piece(&mut self, event: &Value) -> Vec<Said> {
+        let piece = &event["event"];
+        if !text(event, "parent_tool_use_id").is_empty() {
+            return Vec::new();
+        }
+        let delta = &piece["delta"];
+        let (kind, words) = match (text(piece, "type"), text(delta, "type")) {
+            ("content_block_delta", "text_delta") => (EventKind::Message, text(delta, "text")),
+            ("content_block_delta", "thinking_delta") => (EventKind::Thought, text(delta, "thinking")),
+            ("content_block_start" | "message_start", _) => {
+                self.pieces = String::new();
+                return self.speech.pause();
+            }
+            _ => return Vec::new(),
+        };
+        if self.pieces.len() + words.len() <= LINE_MAX {
+            self.pieces.push_str(words);
+        }
+        self.speech.piece(kind, words)
+    }
+
+    /// A block that the model has said. What its pieces did not tell is told.
+    fn block(&mut self, kind: EventKind, words: &str, line: &str) -> Vec<Said> {
+        let pieces = std::mem::take(&mut self.pieces);
+        if let Some(rest) = words.strip_prefix(pieces.as_str()).filter(|_| !pieces.is_empty()) {
+            let mut said = self.speech.piece(kind, rest);
+            said.extend(self.speech.pause_with(Some(line)));
+            said
+        } else {
+            let mut said = self.speech.pause();
+            said.extend(entry::words(&kind, words, Some(line)));
+            said
+        }
+    }
+
     /// What the model says and calls, one block a line as a rule.
     fn assistant(&mut self, event: &Value, line: &str) -> Vec<Said> {
         let mut said = self.written_down();
@@ -65,6 +119,7 @@ impl ClaudeCode {
             // Not the model's words: they have no place in the conversation.
             let blocks = event["message"]["content"].as_array();
             let words = blocks.and_then(|blocks| blocks.first()).map_or("", |block| text(block, "text"));
+            said.extend(self.speech.pause());
             said.push(entry::trouble(words, line));
             return said;
         }
@@ -75,11 +130,10 @@ impl ClaudeCode {
             match text(block, "type") {
                 // What a subagent says is between it and the agent.
                 "text" | "thinking" if nested => unknown = true,
-                "text" => said.extend(entry::words(&EventKind::Message, text(block, "text"), Some(line))),
-                "thinking" => {
-                    said.extend(entry::words(&EventKind::Thought, text(block, "thinking"), Some(line)));
-                }
+                "text" => said.extend(self.block(EventKind::Message, text(block, "text"), line)),
+                "thinking" => said.extend(self.block(EventKind::Thought, text(block, "thinking"), line)),
                 "tool_use" => {
+                    said.extend(self.speech.pause());
                     let input = block.get("input").unwrap_or(&Value::Null);
                     said.extend(entry::tool_call(text(block, "id"), text(block, "name"), input, line));
                 }
@@ -95,6 +149,7 @@ impl ClaudeCode {
     /// What the program says on the user's side: results of tools, and notes of its own.
     fn user(&mut self, event: &Value, line: &str) -> Vec<Said> {
         let mut said = self.written_down();
+        said.extend(self.speech.pause());
         let blocks = event["message"]["content"].as_array().map(Vec::as_slice).unwrap_or_default();
         let mut unknown = blocks.is_empty();
         for block in blocks {
@@ -170,7 +225,10 @@ impl ClaudeCode {
             TurnEnd::Failed { message }
         };
         self.end.get_or_insert(end);
-        let mut said = if failed { Vec::new() } else { self.written_down() };
+        let mut said = self.speech.pause();
+        if !failed {
+            said.extend(self.written_down());
+        }
         said.extend(self.usage(event).map(Said::Usage));
         heard(said).into_iter().chain([Heard::Over]).collect()
     }
@@ -275,9 +333,13 @@ impl Protocol for ClaudeCode {
                     "the model does not answer: {why}, attempt {attempt} of {of}"
                 ))])
             }
+            ("stream_event", _) => heard(self.piece(&event)),
             ("assistant", _) => heard(self.assistant(&event, line)),
             ("user", _) => heard(self.user(&event, line)),
-            ("control_request", _) => self.question(&event, line),
+            ("control_request", _) => {
+                let said = heard(self.speech.pause());
+                said.into_iter().chain(self.question(&event, line)).collect()
+            }
             ("control_cancel_request", _) => {
                 let name = text(&event, "request_id");
                 self.inputs.retain(|(held, _)| held != name);
@@ -287,6 +349,14 @@ impl Protocol for ClaudeCode {
             ("result", _) => self.result(&event),
             _ => heard(entry::raw(line)),
         }
+    }
+
+    fn untold(&self) -> usize {
+        self.speech.held()
+    }
+
+    fn tell(&mut self) -> Vec<Said> {
+        self.speech.tell()
     }
 
     fn answer(&mut self, question: &str, answer: Answer) -> Option<String> {
@@ -312,6 +382,6 @@ impl Protocol for ClaudeCode {
     }
 
     fn close(&mut self) -> Closing {
-        Closing { said: Vec::new(), end: self.end.take().unwrap_or_else(|| cut(self.begun)) }
+        Closing { said: self.speech.pause(), end: self.end.take().unwrap_or_else(|| cut(self.begun)) }
     }
 }

@@ -135,6 +135,14 @@ impl Protocol for Gemini {
         heard(said)
     }
 
+    fn untold(&self) -> usize {
+        self.speech.held()
+    }
+
+    fn tell(&mut self) -> Vec<Said> {
+        self.speech.tell()
+    }
+
     fn answer(&mut self, _question: &str, _answer: Answer) -> Option<String> {
         None
     }

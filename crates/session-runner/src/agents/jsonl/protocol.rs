@@ -15,6 +15,16 @@ pub(in crate::agents) trait Protocol: Send {
     /// One line of the agent, which is not empty.
     fn hear(&mut self, line: &str) -> Vec<Heard>;
 
+    /// How much was said and is held back for what may belong to it; zero for nothing. It grows as long as it is.
+    fn untold(&self) -> usize {
+        0
+    }
+
+    /// What is held back, as far as it goes: nobody waits for the rest.
+    fn tell(&mut self) -> Vec<Said> {
+        Vec::new()
+    }
+
     /// The line that gives the answer to a question; `None` where the agent does not want one.
     fn answer(&mut self, question: &str, answer: Answer) -> Option<String>;
 

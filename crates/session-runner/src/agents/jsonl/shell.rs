@@ -47,7 +47,7 @@ impl Dialogue for JsonLines {
             desk,
             heard: VecDeque::new(),
             telling: None,
-            clock: Clock { began: now, heard: None, interrupted: None, over: None },
+            clock: Clock { began: now, heard: None, untold: None, interrupted: None, over: None },
             given_up: None,
         };
         talk.hold(&cancel).await
@@ -77,8 +77,18 @@ struct Talk {
 struct Clock {
     began: Instant,
     heard: Option<Instant>,
+    untold: Option<Untold>,
     interrupted: Option<Instant>,
     over: Option<Instant>,
+}
+
+/// What the agent has said and the protocol holds back, for what may belong to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Untold {
+    amount: usize,
+    /// When the first of it came, and the last.
+    first: Instant,
+    last: Instant,
 }
 
 /// Why a turn is ended by us.
@@ -112,6 +122,7 @@ impl Talk {
     async fn turn(&mut self, cancel: &CancellationToken) -> Next {
         let due = self.clock.due(&self.bounds, self.questions.is_empty() && self.telling.is_none());
         let at = due.as_ref().map(|(at, _)| *at);
+        let tells = self.clock.untold.map(|untold| untold.due(&self.bounds));
         tokio::select! {
             biased;
             () = cancel.cancelled(), if self.given_up.is_none() && self.clock.over.is_none() => {
@@ -128,6 +139,11 @@ impl Talk {
             () = self.pen.step(), if self.pen.is_busy() => Next::Go,
             () = taken(&mut self.telling), if self.telling.is_some() => {
                 self.telling = None;
+                self.proceed()
+            }
+            () = until(tells), if tells.is_some() && self.telling.is_none() => {
+                self.clock.untold = None;
+                self.heard.extend(self.protocol.tell().into_iter().map(Heard::Said));
                 self.proceed()
             }
             line = self.lines.next(), if self.telling.is_none() => self.heard(line),
@@ -154,6 +170,7 @@ impl Talk {
             }
         };
         self.heard.extend(heard);
+        self.clock.untold = Untold::now(self.clock.untold, self.protocol.untold(), Instant::now());
         self.proceed()
     }
 
@@ -276,6 +293,24 @@ impl Clock {
     }
 }
 
+impl Untold {
+    /// What is held back now, after so much was held back before; `None` for nothing.
+    fn now(before: Option<Self>, amount: usize, now: Instant) -> Option<Self> {
+        match before {
+            _ if amount == 0 => None,
+            Some(before) if before.amount == amount => Some(before),
+            // What is less than it was is something else.
+            Some(before) if before.amount < amount => Some(Self { amount, last: now, ..before }),
+            Some(_) | None => Some(Self { amount, first: now, last: now }),
+        }
+    }
+
+    /// When it is told at the latest.
+    fn due(&self, bounds: &Bounds) -> Instant {
+        (self.last + bounds.quiet).min(self.first + bounds.untold)
+    }
+}
+
 async fn until(at: Option<Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at).await,
@@ -287,5 +322,28 @@ async fn taken(telling: &mut Option<Telling>) {
     match telling {
         Some(telling) => telling.await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_held_back_is_due_after_a_moment_and_at_the_latest_after_a_while() {
+        let (bounds, began) = (Bounds::default(), Instant::now());
+        let after = |parts: u32| began + bounds.quiet / 10 * parts;
+        assert_eq!(Untold::now(None, 0, began), None);
+        let first = Untold::now(None, 3, began);
+        assert_eq!(first.unwrap().due(&bounds), began + bounds.quiet);
+        let same = Untold::now(first, 3, after(5));
+        assert_eq!(same, first, "nothing more came");
+        let more = Untold::now(first, 4, after(5)).unwrap();
+        assert_eq!(more.due(&bounds), after(5) + bounds.quiet);
+        let late = Untold::now(Some(more), 9, began + bounds.untold).unwrap();
+        assert_eq!(late.due(&bounds), began + bounds.untold);
+        let another = Untold::now(Some(late), 2, after(60)).unwrap();
+        assert_eq!(another.due(&bounds), after(60) + bounds.quiet);
+        assert_eq!(Untold::now(Some(another), 0, after(61)), None);
     }
 }

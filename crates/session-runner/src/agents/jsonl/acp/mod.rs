@@ -262,6 +262,16 @@ impl Protocol for Acp {
         }
     }
 
+    fn untold(&self) -> usize {
+        self.speech.held() + self.tools.untold()
+    }
+
+    fn tell(&mut self) -> Vec<Said> {
+        let mut said = self.speech.tell();
+        said.extend(self.tools.tell_others(""));
+        said
+    }
+
     fn answer(&mut self, question: &str, answer: Answer) -> Option<String> {
         self.permissions.answer(question, &answer)
     }

@@ -1,7 +1,7 @@
 //! The calls of tools, as they come to be: an agent announces a call, says bit by bit what it is, and then its end.
 //!
 //! The log has one entry for a call and one for its result. So a call is told when all of it is known: when leave is asked
-//! for it, when it runs or ends, or when the agent speaks of something else.
+//! for it, when it runs or ends, when the agent speaks of something else, or of nothing for a moment.
 
 use serde_json::{Value, json};
 
@@ -138,6 +138,11 @@ impl Tools {
     pub(super) fn tell_others(&mut self, id: &str) -> Vec<Said> {
         let others = self.open.iter_mut().filter(|call| call.id != id && !is_nothing(&call.input));
         others.flat_map(Call::tell).collect()
+    }
+
+    /// How many calls could be told and were not.
+    pub(super) fn untold(&self) -> usize {
+        self.open.iter().filter(|call| !call.told && !is_nothing(&call.input)).count()
     }
 
     /// Nothing more will be known of any.

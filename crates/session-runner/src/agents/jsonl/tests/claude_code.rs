@@ -3,8 +3,8 @@
 use crate::agents::asking::Answer;
 use crate::agents::ending::{Stop, TurnEnd};
 use crate::agents::jsonl::ClaudeCode;
-use crate::agents::jsonl::protocol::Protocol as _;
-use crate::agents::testing::{id, resumed, turn};
+use crate::agents::jsonl::protocol::{Heard, Protocol as _};
+use crate::agents::testing::{brief, id, resumed, turn};
 use crate::agents::turn::{Conversation, Turn};
 
 use super::{fixture, replay};
@@ -25,6 +25,40 @@ fn a_conversation_begins_under_our_id() {
     ];
     assert_eq!(told, expected);
     assert_eq!(end, TurnEnd::Completed { text: Some("ECHO: hello there".into()), stop: Stop::EndTurn });
+}
+
+#[test]
+fn what_comes_in_pieces_and_again_as_a_block_is_told_once() {
+    let id = "00c88092-a0a7-4673-9d4b-fd9a7df5acf1";
+    let recorded = fixture!("claude_code/partial");
+    let expected = [
+        &format!("bound {id}")[..],
+        "resumable",
+        r#"thought {"text":"hmm well"}"#,
+        r#"message {"role":"assistant","text":"w0 w1 w2 w3 w4 w5 "}"#,
+    ];
+    let (told, end) = replay(ClaudeCode::new(begun(id)), recorded, &Answer::Allow);
+    assert_eq!(told[..4], expected);
+    assert!(matches!(end, TurnEnd::Completed { .. }), "{end:?}");
+
+    // Told after every line, as if each took its time; and cut off before the block is complete.
+    let mut protocol = ClaudeCode::new(begun(id));
+    let mut said = Vec::new();
+    for line in recorded.lines() {
+        let heard = protocol.hear(line).into_iter();
+        said.extend(heard.filter_map(|heard| if let Heard::Said(said) = heard { Some(said) } else { None }));
+        said.extend(protocol.tell());
+        assert_eq!(protocol.untold(), 0);
+    }
+    let told = brief(&said);
+    let pieces: Vec<_> = told.iter().filter(|line| line.starts_with("message")).collect();
+    assert_eq!(pieces.len(), 6, "{pieces:#?}");
+    assert_eq!(pieces[5], r#"message {"continues":true,"role":"assistant","text":"w5 ","unfinished":true}"#);
+
+    let died: Vec<_> = recorded.lines().take(13).collect();
+    let (told, end) = replay(ClaudeCode::new(begun(id)), &died.join("\n"), &Answer::Allow);
+    assert_eq!(told.last().unwrap(), r#"message {"role":"assistant","text":"w0 w1 w2 "}"#);
+    assert!(matches!(end, TurnEnd::Cut { .. }), "{end:?}");
 }
 
 #[test]

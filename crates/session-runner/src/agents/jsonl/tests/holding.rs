@@ -190,3 +190,33 @@ async fn nothing_of_another_conversation_is_taken() {
     assert!(matches!(held.end.await.unwrap(), TurnEnd::WrongConversation { .. }));
     assert_eq!(held.desk.said(), []);
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_comes_in_pieces_is_told_after_a_moment_of_silence_or_when_it_takes_long() {
+    let bounds = Bounds::default();
+    let began = tokio::time::Instant::now();
+    let mut held = Held::new(Framework::Gemini, turn(), bounds, Recorder::answering([]));
+    held.agent.say(&json!({ "type": "init", "session_id": OURS }).to_string()).await;
+    let piece = |text: &str| {
+        json!({ "type": "message", "role": "assistant", "delta": true, "content": text }).to_string()
+    };
+    let messages = |said: &[Said]| {
+        let told = brief(said).into_iter();
+        told.filter(|line| line.starts_with("message")).collect::<Vec<_>>()
+    };
+    held.agent.say(&piece("Hel")).await;
+    held.agent.say(&piece("lo,")).await;
+    held.desk.until(|desk| !messages(&desk.said()).is_empty()).await;
+    assert_eq!(began.elapsed(), bounds.quiet);
+    let first = r#"message {"role":"assistant","text":"Hello,","unfinished":true}"#;
+    assert_eq!(messages(&held.desk.said()), [first]);
+    // It never falls silent.
+    let began = tokio::time::Instant::now();
+    while messages(&held.desk.said()).len() < 2 {
+        held.agent.say(&piece("x")).await;
+        tokio::time::sleep(bounds.quiet / 2).await;
+    }
+    assert!(began.elapsed() <= bounds.untold + bounds.quiet, "{:?}", began.elapsed());
+    let second = messages(&held.desk.said()).remove(1);
+    assert!(second.starts_with(r#"message {"continues":true,"role":"assistant","text":"xxxx"#), "{second}");
+}

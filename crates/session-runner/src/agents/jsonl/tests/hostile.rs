@@ -16,6 +16,7 @@ const RECORDED: &[&str] = &[
     fixture!("claude_code/allow"),
     fixture!("claude_code/interrupt_at_question"),
     fixture!("claude_code/error_401"),
+    fixture!("claude_code/partial"),
     fixture!("codex/tool"),
     fixture!("codex/error_401"),
     fixture!("gemini/tool"),
