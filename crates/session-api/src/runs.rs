@@ -147,10 +147,10 @@ pub struct RunCreated {
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct RunQuery {
-    /// The newest runs of this session. Without it the last run of each session.
+    /// The runs of this session, newest first. Without it the last run of each session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
-    /// Where the page begins: `next` of the one before. Only without `session_id`.
+    /// Where the page begins: `next` of the one before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
     /// The most runs of the page, 1 to 1000; 50 without it.

@@ -59,6 +59,7 @@ fn statements() -> Vec<(&'static str, Sql)> {
         ("claim", claim::PROBE),
         ("reap", runs::EXPIRED),
         ("last run", runs::LAST_OF),
+        ("runs before one", runs::BEFORE),
         ("run that is not over", runs::NOT_OVER),
         ("runs of a runner", runs::HELD_BY),
         ("has work", runs::HAS_WORK),

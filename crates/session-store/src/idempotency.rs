@@ -6,7 +6,7 @@ use session_core::ports::{IDEMPOTENCY_KEPT, Idempotency, NewRun};
 use session_core::run::Run;
 use session_core::{Conflict, StoreResult};
 
-use crate::conn::{Arg, Sql};
+use crate::conn::{Arg, Conn, Sql};
 use crate::error::{DatabaseError, Failure, failed};
 use crate::rows::RunRow;
 use crate::tx::Tx;
@@ -41,7 +41,7 @@ pub(crate) async fn recall(
     batch: &[NewRun],
     now: Timestamp,
 ) -> StoreResult<Option<Vec<Run>>> {
-    if let Some(runs) = look(tx, once, now).await? {
+    if let Some(runs) = look(&mut tx.conn, once, now).await? {
         return Ok(Some(runs));
     }
     let runs = Arg::list(batch.iter().map(|run| run.id));
@@ -52,19 +52,24 @@ pub(crate) async fn recall(
         return Ok(None);
     }
     // Somebody else was the first meanwhile, and is done: that can be seen now.
-    match look(tx, once, now).await? {
+    match look(&mut tx.conn, once, now).await? {
         Some(runs) => Ok(Some(runs)),
         None => Err(failed(DatabaseError::plain(Failure::Serialization, "another caller was faster"))),
     }
 }
 
-async fn look(tx: &mut Tx<'_>, once: &Idempotency, now: Timestamp) -> StoreResult<Option<Vec<Run>>> {
+/// The runs of an earlier call under this key, if there was one.
+pub(crate) async fn look(
+    conn: &mut Conn<'_>,
+    once: &Idempotency,
+    now: Timestamp,
+) -> StoreResult<Option<Vec<Run>>> {
     let values = args![once.principal.as_str(), once.key.as_str(), over(now)];
-    let Some(call) = tx.conn.row::<CallRow>(&CALL, values).await? else { return Ok(None) };
+    let Some(call) = conn.row::<CallRow>(&CALL, values).await? else { return Ok(None) };
     if call.digest != once.digest.to_string() {
         return Err(Conflict::Reused(once.key.clone()).into());
     }
-    let rows = tx.conn.rows::<RunRow>(&RUNS, vec![Arg::from(call.runs)]).await?;
+    let rows = conn.rows::<RunRow>(&RUNS, vec![Arg::from(call.runs)]).await?;
     rows.into_iter().map(RunRow::value).collect::<StoreResult<_>>().map(Some)
 }
 

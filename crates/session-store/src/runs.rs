@@ -31,6 +31,13 @@ pub(crate) const LAST_OF: Sql = sql!(concat!(
     " FROM runs WHERE session_id = $1 ORDER BY position DESC LIMIT $2"
 ));
 
+pub(crate) const BEFORE: Sql = sql!(concat!(
+    "SELECT ",
+    run_columns!(""),
+    " FROM runs WHERE session_id = $1 AND position < (SELECT position FROM runs WHERE id = $2 AND session_id = $1) \
+     ORDER BY position DESC LIMIT $3"
+));
+
 pub(crate) const NOT_OVER: Sql = sql!(concat!(
     "SELECT ",
     run_columns!(""),
@@ -112,6 +119,15 @@ pub(crate) async fn run(conn: &mut Conn<'_>, id: RunId) -> StoreResult<Option<Ru
 
 pub(crate) async fn runs(conn: &mut Conn<'_>, session: SessionId, limit: u32) -> StoreResult<Vec<Run>> {
     values(conn.rows(&LAST_OF, args![session, limit]).await?)
+}
+
+pub(crate) async fn runs_before(
+    conn: &mut Conn<'_>,
+    session: SessionId,
+    before: RunId,
+    limit: u32,
+) -> StoreResult<Vec<Run>> {
+    values(conn.rows(&BEFORE, args![session, before, limit]).await?)
 }
 
 pub(crate) async fn in_flight(conn: &mut Conn<'_>, runner: RunnerId) -> StoreResult<Vec<Run>> {

@@ -47,6 +47,9 @@ pub trait RunStore: Send + Sync {
         now: Timestamp,
     ) -> StoreResult<Vec<Run>>;
 
+    /// What [`enqueue_once`](Self::enqueue_once) would answer because of an earlier call; `None` if there was none.
+    async fn recall(&self, once: &Idempotency, now: Timestamp) -> StoreResult<Option<Vec<Run>>>;
+
     /// Forgets at most `limit` calls whose time is over, the oldest first; returns how many. Fewer than `limit` means
     /// that none is left.
     async fn forget_idempotency(&self, now: Timestamp, limit: u32) -> StoreResult<u32>;
@@ -156,6 +159,10 @@ pub trait RunStore: Send + Sync {
 
     /// The newest runs of a session, newest first, at most `limit`.
     async fn runs(&self, session: SessionId, limit: u32) -> StoreResult<Vec<Run>>;
+
+    /// The runs of a session that were enqueued before this one of its runs, newest first, at most `limit`. None where it has
+    /// no such run.
+    async fn runs_before(&self, session: SessionId, before: RunId, limit: u32) -> StoreResult<Vec<Run>>;
 
     /// Whether any run of this runner is claimed, or pending and only for it: something is left to do for its host.
     async fn has_work(&self, runner: RunnerId) -> StoreResult<bool>;

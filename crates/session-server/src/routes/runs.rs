@@ -30,12 +30,31 @@ pub(super) async fn create(
     JsonBody(request): JsonBody<CreateRun>,
 ) -> Result<(StatusCode, Json<RunCreated>), Refusal> {
     let once = once(&caller, &headers, &request)?;
+    // Before anything is looked at: what held for the first call need not hold any more.
+    if let Some(runs) = recalled(&state, &caller, once.as_ref()).await? {
+        return created(&runs);
+    }
     let submission = plan::submission(&state, &caller, request).await?;
     let runs = state.coordinator().submit_once(submission, once).await?;
-    let run = runs.first().ok_or_else(|| internal(&std::io::Error::other("nothing was enqueued")))?;
     state.metrics().run_is("pending");
+    created(&runs)
+}
+
+fn created(runs: &[Run]) -> Result<(StatusCode, Json<RunCreated>), Refusal> {
+    let run = runs.first().ok_or_else(|| internal(&std::io::Error::other("nothing was enqueued")))?;
     let created = RunCreated { run_id: run.id.to_string(), session_id: run.session.to_string() };
     Ok((StatusCode::CREATED, Json(created)))
+}
+
+/// What an earlier call under this key made, for a caller that may make such calls.
+async fn recalled(
+    state: &State,
+    caller: &Caller,
+    once: Option<&Idempotency>,
+) -> Result<Option<Vec<Run>>, Refusal> {
+    let Some(once) = once else { return Ok(None) };
+    caller.parent(state, None).await?;
+    Ok(state.coordinator().store().recall(once, state.coordinator().env().now()).await?)
 }
 
 /// By what this call is known if it is repeated.
@@ -76,12 +95,17 @@ pub(super) async fn list(
     let limit = limit(query.limit, 50)?;
     let store = state.coordinator().store();
     if let Some(session) = optional::<SessionId>("session_id", query.session_id.as_deref())? {
-        if query.cursor.is_some() {
-            return Err(Refusal::invalid("cursor", "the runs of one session are one page"));
-        }
+        let before = optional::<RunId>("cursor", query.cursor.as_deref())?;
         let session = seen(&state, &caller, session).await?;
-        let runs = store.runs(session.id, limit).await?;
-        return Ok(Json(RunPage { items: runs.iter().map(RunView::from).collect(), next: None }));
+        // One more than is shown: then it is known whether that was all.
+        let mut runs = match before {
+            None => store.runs(session.id, limit + 1).await?,
+            Some(before) => store.runs_before(session.id, before, limit + 1).await?,
+        };
+        let more = runs.len() > limit as usize;
+        runs.truncate(limit as usize);
+        let next = runs.last().filter(|_| more).map(|run| run.id.to_string());
+        return Ok(Json(RunPage { items: runs.iter().map(RunView::from).collect(), next }));
     }
     let person = caller.person(Verb::Read)?;
     let filter = SessionFilter { principal: person.listed(None), ..SessionFilter::default() };

@@ -66,6 +66,12 @@ async fn a_further_run_takes_what_the_last_one_had() {
     let run = world.get(&alice, &format!("/v1/runs/{}", again.text("/run_id"))).await.is(200);
     assert_eq!((&run.body["argv"], &run.body["env"]), (&json!(["make"]), &json!(["A", "B"])));
     assert_eq!((run.text("/kind"), &run.body["timeout_s"]), ("resume".into(), &json!(5.0)));
+    // One by one, and then no more.
+    let path = format!("/v1/runs?session_id={session}&limit=1");
+    let newest = world.get(&alice, &path).await.is(200);
+    let oldest = world.get(&alice, &format!("{path}&cursor={}", newest.text("/next"))).await.is(200);
+    assert_eq!((oldest.text("/items/0/id"), &oldest.body["next"]), (made.text("/run_id"), &Value::Null));
+    world.get(&alice, &format!("{path}&cursor=x")).await.refused(422, "invalid");
     let runs = world.get(&alice, &format!("/v1/runs?session_id={session}")).await.is(200);
     let ids: Vec<_> = runs.body["items"].as_array().unwrap().iter().map(|run| run["id"].clone()).collect();
     assert_eq!(ids, [again.body["run_id"].clone(), made.body["run_id"].clone()]);

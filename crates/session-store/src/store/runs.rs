@@ -90,6 +90,14 @@ impl RunStore for SqlStore {
         change!(self, [], tx => runs::request_stop(tx, run, mode, now)).await
     }
 
+    async fn runs_before(&self, session: SessionId, before: RunId, limit: u32) -> StoreResult<Vec<Run>> {
+        runs::runs_before(&mut self.connection().await?.conn(), session, before, limit).await
+    }
+
+    async fn recall(&self, once: &Idempotency, now: Timestamp) -> StoreResult<Option<Vec<Run>>> {
+        idempotency::look(&mut self.connection().await?.conn(), once, now).await
+    }
+
     async fn in_flight(&self, runner: RunnerId) -> StoreResult<Vec<Run>> {
         runs::in_flight(&mut self.connection().await?.conn(), runner).await
     }

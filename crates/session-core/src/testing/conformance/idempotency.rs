@@ -34,7 +34,11 @@ fn ids(runs: &[Run]) -> Vec<RunId> {
 /// nothing.
 pub async fn a_repeated_call_makes_nothing(f: &Fixture) {
     let first = once("alice", "one", "request");
+    let recalled = async |once| f.store.recall(once, f.now()).await;
+    assert_eq!(recalled(&first).await.unwrap(), None);
     let made = call(f, vec![f.new_run(), f.new_run(), f.new_run()], &first).await.unwrap();
+    assert_eq!(recalled(&first).await.unwrap().as_ref(), Some(&made));
+    assert_eq!(recalled(&once("bob", "one", "request")).await.unwrap(), None);
     assert_eq!(call(f, vec![f.new_run()], &first).await.unwrap(), made);
     let runner = f.new_runner();
     let claimed = f.claim(&runner).await.unwrap().run;
@@ -55,6 +59,7 @@ pub async fn another_request_under_a_key_is_refused(f: &Fixture) {
         call(f, vec![f.new_run()], &other),
         StoreError::Conflict(Conflict::Reused(key)) if *key == first.key
     );
+    assert_refused!(f.store.recall(&other, f.now()), StoreError::Conflict(Conflict::Reused(_)));
     assert_eq!(sessions(f).await, 1);
     for next in [once("alice", "two", "request"), once("bob", "one", "request")] {
         call(f, vec![f.new_run()], &next).await.unwrap();

@@ -209,6 +209,13 @@ pub async fn the_first_run_starts_and_the_others_resume(f: &Fixture) {
     assert_eq!(f.store.runs(session, 10).await.unwrap(), expected);
     assert_eq!(f.store.runs(session, 2).await.unwrap(), expected[..2]);
     assert!(f.store.runs(session, 0).await.unwrap().is_empty());
+    let before = async |run, limit| f.store.runs_before(session, run, limit).await.unwrap();
+    assert_eq!(before(expected[0].id, 10).await, expected[1..]);
+    assert_eq!(before(expected[0].id, 1).await, expected[1..2]);
+    assert!(before(expected[2].id, 10).await.is_empty());
+    // One that is another's is none of this session's.
+    let [other] = f.enqueue([f.new_run()]).await;
+    assert!(before(other.id, 10).await.is_empty());
     assert_eq!(f.store.run(f.env.run_id()).await.unwrap(), None);
 }
 

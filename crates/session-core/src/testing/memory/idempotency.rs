@@ -2,9 +2,10 @@
 
 use jiff::Timestamp;
 
+use super::Data;
 use super::draft::Draft;
 use crate::digest::Digest;
-use crate::error::{Conflict, StoreResult};
+use crate::error::{Conflict, StoreError, StoreResult};
 use crate::ids::RunId;
 use crate::names::{IdempotencyKey, Principal};
 use crate::ports::{Idempotency, NewRun};
@@ -20,6 +21,22 @@ pub(super) struct Remembered {
     at: Timestamp,
 }
 
+impl Data {
+    /// The runs of the first call under this key, if there was one.
+    pub(super) fn recalled(&self, once: &Idempotency, now: Timestamp) -> StoreResult<Option<Vec<Run>>> {
+        let same = |call: &&Remembered| {
+            (&call.principal, &call.key) == (&once.principal, &once.key) && Idempotency::is_kept(call.at, now)
+        };
+        let Some(call) = self.calls.iter().find(same) else { return Ok(None) };
+        if call.digest != once.digest {
+            return Err(Conflict::Reused(once.key.clone()).into());
+        }
+        let run =
+            |id: &RunId| self.runs().find(|run| run.id == *id).cloned().ok_or(StoreError::UnknownRun(*id));
+        call.runs.iter().map(run).collect::<StoreResult<_>>().map(Some)
+    }
+}
+
 impl Draft {
     /// The runs of the first call under this key; `None` if this is the first.
     pub(super) fn recall(
@@ -32,16 +49,11 @@ impl Draft {
         calls.retain(|call| {
             (&call.principal, &call.key) != (&once.principal, &once.key) || Idempotency::is_kept(call.at, now)
         });
-        let same = |call: &&Remembered| (&call.principal, &call.key) == (&once.principal, &once.key);
-        if let Some(call) = calls.iter().find(same) {
-            if call.digest != once.digest {
-                return Err(Conflict::Reused(once.key.clone()).into());
-            }
-            let runs = call.runs.clone();
-            return runs.into_iter().map(|id| self.run(id).cloned()).collect::<StoreResult<_>>().map(Some);
+        if let Some(runs) = self.data.recalled(once, now)? {
+            return Ok(Some(runs));
         }
         let Idempotency { principal, key, digest } = once.clone();
-        calls.push(Remembered {
+        self.data.calls.push(Remembered {
             principal,
             key,
             digest,

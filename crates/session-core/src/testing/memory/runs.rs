@@ -251,6 +251,18 @@ impl RunStore for MemoryStore {
         }))
     }
 
+    async fn runs_before(&self, session: SessionId, before: RunId, limit: u32) -> StoreResult<Vec<Run>> {
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        Ok(self.read(|data| {
+            let of_session = data.runs().rev().filter(|run| run.session == session);
+            of_session.skip_while(|run| run.id != before).skip(1).take(limit).cloned().collect()
+        }))
+    }
+
+    async fn recall(&self, once: &Idempotency, now: Timestamp) -> StoreResult<Option<Vec<Run>>> {
+        self.read(|data| data.recalled(once, now))
+    }
+
     async fn has_work(&self, runner: RunnerId) -> StoreResult<bool> {
         Ok(self.read(|data| {
             let waits = |run: &Run| {
