@@ -382,9 +382,17 @@ impl RunnerProcess {
     /// When it does not come up.
     #[must_use]
     pub fn start(home: &Home, of: &Headquarters, more: &[&str]) -> Self {
-        let server = of.server();
-        let arguments =
-            [&["runner", "--server", &server, "--token-file", of.token_file.as_str()], more].concat();
+        Self::at(home, &of.server(), &of.token_file, more)
+    }
+
+    /// The same for a coordinator that is there, and the file with a token of it.
+    ///
+    /// # Panics
+    ///
+    /// When it does not come up.
+    #[must_use]
+    pub fn at(home: &Home, server: &str, token_file: &Utf8Path, more: &[&str]) -> Self {
+        let arguments = [&["runner", "--server", server, "--token-file", token_file.as_str()], more].concat();
         let spawned = home.command(&arguments).stderr(Stdio::piped()).spawn();
         let mut child = spawned.unwrap_or_else(|error| panic!("roomette runner: {error}"));
         let stderr = child.stderr.take().unwrap_or_else(|| panic!("no pipe"));

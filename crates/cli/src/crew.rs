@@ -7,6 +7,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use jiff::SignedDuration;
 use serde::Deserialize;
 
+use crate::context::Context;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::host::protocol::{BudgetWire, NewSessionWire, SandboxWire, SessionWire, TaskWire};
 use crate::{duration, select};
@@ -65,6 +66,33 @@ pub struct Defaults {
     pub timeout: Option<SignedDuration>,
     /// For how long each waits for a runner that may take it.
     pub claim_within: Option<SignedDuration>,
+    /// Which machine has their projects.
+    pub projects: Projects,
+}
+
+/// Which machine has the projects of new sessions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Projects {
+    /// This one: they are looked at.
+    Here,
+    /// Whichever opens the session: their names are passed on.
+    Anywhere,
+}
+
+impl Projects {
+    /// By the settings.
+    pub fn of(context: &Context) -> Self {
+        context.config.host.fleet().map_or(Self::Here, |_| Self::Anywhere)
+    }
+
+    /// The project's path as it is asked for.
+    pub fn named(self, path: &Utf8Path) -> Result<Utf8PathBuf, String> {
+        let path = if path.as_str().is_empty() { Utf8Path::new(".") } else { path };
+        match self {
+            Self::Here => resolve(path),
+            Self::Anywhere => camino::absolute_utf8(path).map_err(|error| format!("{path}: {error}")),
+        }
+    }
 }
 
 /// Reads a crew file. Relative project paths begin at the file's directory.
@@ -103,6 +131,7 @@ fn wire(task: CrewTask, directory: &Utf8Path, defaults: &Defaults) -> Outcome<Ta
         budget,
         sandbox,
     } = task;
+    let projects = defaults.projects;
     let fault = |field: &str, reason: String| Failure::usage(format!("task {name:?}.{field}: {reason}"));
     let label = label.unwrap_or_else(|| name.clone());
     select::label(&label).map_err(|failure| fault("label", failure.message))?;
@@ -113,8 +142,10 @@ fn wire(task: CrewTask, directory: &Utf8Path, defaults: &Defaults) -> Outcome<Ta
     };
     let wants_project = workspace != "scratch";
     let project = match project {
-        Some(project) => Some(resolve(&directory.join(project)).map_err(|reason| fault("project", reason))?),
-        None if wants_project => Some(resolve(directory).map_err(|reason| fault("project", reason))?),
+        Some(project) => {
+            Some(projects.named(&directory.join(project)).map_err(|reason| fault("project", reason))?)
+        }
+        None if wants_project => Some(projects.named(directory).map_err(|reason| fault("project", reason))?),
         None => None,
     };
     let metadata = serde_json::to_string(&metadata.unwrap_or_default())
@@ -147,8 +178,7 @@ fn wire(task: CrewTask, directory: &Utf8Path, defaults: &Defaults) -> Outcome<Ta
 }
 
 /// The directory that a path leads to, every symbolic link resolved.
-pub fn resolve(path: &Utf8Path) -> Result<Utf8PathBuf, String> {
-    let path = if path.as_str().is_empty() { Utf8Path::new(".") } else { path };
+fn resolve(path: &Utf8Path) -> Result<Utf8PathBuf, String> {
     let real = path.canonicalize_utf8().map_err(|error| format!("{path}: {error}"))?;
     if real.is_dir() { Ok(real) } else { Err(format!("{path} is not a directory")) }
 }
@@ -166,6 +196,7 @@ mod tests {
             env: Vec::new(),
             timeout: Some(SignedDuration::from_secs(9)),
             claim_within: None,
+            projects: Projects::Here,
         };
         read(&path, &defaults)
     }

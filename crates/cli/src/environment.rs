@@ -5,9 +5,17 @@ use session_runner::workspace::environment::check_variable;
 use crate::context::Context;
 use crate::failure::{Failure, Kind, Outcome};
 
-/// The caller's variables on the allow-list, in `run.pass_env`, and those that `--allow-env` names.
+/// The caller's variables on the allow-list. None where any runner may execute what they are for: that one has its own.
+pub fn beneath(context: &Context) -> Vec<(String, String)> {
+    match context.config.host.fleet() {
+        Some(_) => Vec::new(),
+        None => context.host_environment().pairs().to_vec(),
+    }
+}
+
+/// The caller's variables [on the allow-list](beneath), in `run.pass_env`, and those that `--allow-env` names.
 pub fn base(context: &Context, allowed: &[String]) -> Outcome<Vec<(String, String)>> {
-    let mut base = context.host_environment().pairs().to_vec();
+    let mut base = beneath(context);
     let passed = context.config.run.pass_env.iter().map(|name| ("run.pass_env", name));
     for (whose, name) in passed.chain(allowed.iter().map(|name| ("--allow-env", name))) {
         let pattern = name.strip_suffix('*');

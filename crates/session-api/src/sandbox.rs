@@ -63,7 +63,7 @@ pub struct SandboxView {
 
 impl From<&SandboxSpec> for SandboxView {
     fn from(spec: &SandboxSpec) -> Self {
-        let SandboxSpec { level, read, write, network, limits, repository: _ } = spec;
+        let SandboxSpec { level, read, write, network, limits, repository: _, pending: _ } = spec;
         let net_allow = match network {
             NetworkSpec::Allow(endpoints) => endpoints.iter().map(ToString::to_string).collect(),
             NetworkSpec::Open | NetworkSpec::None | NetworkSpec::Loopback => Vec::new(),

@@ -21,16 +21,17 @@ use crate::ids::excerpt;
 /// How many directories of each kind, and how many endpoints, one session may name.
 pub const NAMED_MAX: usize = 48;
 
-/// A session's sandbox, as it was asked for.
+/// A session's sandbox, as it was asked for. Its directories are real ones of the machine that has the session, unless they
+/// are [pending](Self::pending).
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SandboxSpec {
     /// How much the kernel must enforce.
     pub level: SandboxLevel,
-    /// Real paths of directories that it may read beyond its own.
+    /// Paths of directories that it may read beyond its own.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub read: BTreeSet<Utf8PathBuf>,
-    /// Real paths of directories that it may change beyond its own.
+    /// Paths of directories that it may change beyond its own.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub write: BTreeSet<Utf8PathBuf>,
     /// What it may reach.
@@ -42,6 +43,23 @@ pub struct SandboxSpec {
     /// from before: then it is found anew, by the strict rule.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repository: Option<Utf8PathBuf>,
+    /// Said where any runner may execute the session: its directories are recorded by the names under which they were asked
+    /// for, and the runner that opens the session first looks at them, once, on its machine. `None` where the paths are real.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pending: Option<Pending>,
+}
+
+/// What must hold of directories that a runner is still to look at.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Pending {
+    /// Each really lies in one of these; empty for anywhere. The runner's own bounds count beside them.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub roots: BTreeSet<Utf8PathBuf>,
+    /// No symbolic link is on the way to any. They were compared with those of a parent by name, and whoever may make a link
+    /// there must not have them lead elsewhere.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub plain: bool,
 }
 
 /// How much the kernel must enforce.
@@ -409,6 +427,7 @@ mod tests {
             network: NetworkSpec::Allow(BTreeSet::from([endpoint("api.example.com:443")])),
             limits: ProcessLimits { processes: Some(64), ..ProcessLimits::NONE },
             repository: Some("/srv/project/.git".into()),
+            pending: None,
         };
         let text = serde_json::to_string(&spec).unwrap();
         assert_eq!(
@@ -416,6 +435,15 @@ mod tests {
             r#"{"level":"full","read":["/opt/tools"],"write":["/srv/data"],"network":{"allow":["api.example.com:443"]},"limits":{"memory_bytes":null,"processes":64,"file_size_bytes":null,"write_bytes":null},"repository":"/srv/project/.git"}"#
         );
         assert_eq!(serde_json::from_str::<SandboxSpec>(&text).unwrap(), spec);
+        for (pending, as_text) in [
+            (Pending::default(), "{}"),
+            (Pending { roots: ["/srv".into()].into(), plain: true }, r#"{"roots":["/srv"],"plain":true}"#),
+        ] {
+            let spec = SandboxSpec { pending: Some(pending), ..SandboxSpec::default() };
+            let text = serde_json::to_string(&spec).unwrap();
+            assert!(text.ends_with(&format!(r#","pending":{as_text}}}"#)), "{text}");
+            assert_eq!(serde_json::from_str::<SandboxSpec>(&text).unwrap(), spec);
+        }
     }
 
     proptest! {

@@ -25,6 +25,7 @@ use crate::held::HeldRuns;
 use crate::process::KeeperProgram;
 use crate::progress::Progress;
 use crate::recover::Recovery;
+use crate::scope::Machine;
 use crate::slots::Slots;
 use crate::under_way::UnderWay;
 use crate::workspace::log::LogRotation;
@@ -52,6 +53,8 @@ pub struct RunnerOptions {
     pub renew_every: Duration,
     /// Where the service is served over TCP on this machine, if it is: sessions whose network is open reach it.
     pub api: Option<String>,
+    /// What this machine gives to sessions that any runner may execute.
+    pub machine: Machine,
 }
 
 /// After a failed look into the queue, or for orders, the next one comes after this long.
@@ -250,6 +253,7 @@ impl Runner {
             ordering: sender,
             fence,
             session: claimed.session,
+            settlement: None,
             run: claimed.run,
         };
         let task = self.executions.spawn(execution.execute(start));

@@ -9,6 +9,7 @@ use session_core::affinity::Place;
 use session_core::budget::Budget;
 use session_core::error::StoreResult;
 use session_core::names::Principal;
+use session_core::sandbox::{Pending, SandboxLevel};
 use session_core::{SandboxSpec, SessionId, StoreError, WorkspaceKind};
 use session_manager::Coordinator;
 use tokio::sync::Semaphore;
@@ -134,7 +135,10 @@ impl Host for Apart {
             let reason = "this coordinator gives every session the same sandbox: leave it out";
             return Err(Unsettled { field: "sandbox".into(), reason: reason.into() });
         }
-        Ok(Settled { sandbox: self.sandbox.clone(), base_env: Vec::new() })
+        let plain = wanted.parent.is_some_and(|parent| parent.level != SandboxLevel::Off);
+        // Each runner has directories of its own.
+        let pending = Some(Pending { plain, ..Pending::default() });
+        Ok(Settled { sandbox: SandboxSpec { pending, ..self.sandbox.clone() }, base_env: Vec::new() })
     }
 
     fn check_env(&self, env: &[(String, String)]) -> Result<(), Unsettled> {

@@ -71,6 +71,7 @@ async fn run_kept(layout: &Layout, git: &Git, keeper: &KeeperProgram, env: &Env)
         project: None,
         base: None,
         sandbox: SandboxSpec::default(),
+        settlement: None,
     };
     let workspace = prepare(layout, git, &request)?;
     let spec = KeeperSpec {

@@ -1,10 +1,17 @@
-//! A fleet of machines that differ: what each has is its own, and runs go where it is.
+//! A fleet of machines that differ: what each has is its own, and runs go where it is. The coordinator is another user's here,
+//! who cannot look into the runner's directories.
 
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+use camino::Utf8PathBuf;
+use serde_json::{Value, json};
 use session_core::run::{EndKind, ReasonCode};
 use session_tests::fleet::{Headquarters, RunnerProcess};
-use session_tests::home::Home;
+use session_tests::home::{Home, Who, left};
+use session_tests::http::{Reply, Served};
 
-use super::{LEASE, install, kind, reason, with_programs};
+use super::{LEASE, install, kind, reason, until_there, with_programs};
 
 #[test]
 fn a_turn_goes_to_a_runner_that_has_the_agent() {
@@ -29,4 +36,222 @@ fn a_turn_goes_to_a_runner_that_has_the_agent() {
     assert_eq!(reason(&nobody), Some(ReasonCode::NoMatchingRunner), "{nobody:?}");
     let message = &nobody.ended().unwrap().1.message;
     assert!(message.contains("gemini"), "{message}");
+}
+
+/// A coordinator that executes nothing, and one runner.
+struct Scene {
+    _runner: RunnerProcess,
+    of: Served,
+    /// Where the coordinator is.
+    office: Home,
+    /// Where the runner is, with a repository in `project` and a program `greet` in its `PATH`.
+    home: Home,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let office = Home::of(Who::User).with("ROOMETTE_HOST_RUNS_AT_ONCE", "0").with("LANG", "of-office");
+        let of = Served::start(&office);
+        let home = Home::new();
+        let tools = home.path().join("tools/bin");
+        fs::create_dir_all(&tools).unwrap();
+        fs::write(
+            tools.join("greet"),
+            "#!/bin/sh\necho \"hello $LANG $GIVEN\" > \"$ROOMETTE_OUTPUT_DIR/hello\"\n",
+        )
+        .unwrap();
+        fs::set_permissions(tools.join("greet"), fs::Permissions::from_mode(0o755)).unwrap();
+        let home =
+            home.with("PATH", &format!("{tools}:/usr/local/bin:/usr/bin:/bin")).with("LANG", "of-runner");
+        let script = "git config --global user.name A; git config --global user.email a@b; mkdir secret; echo s > secret/file
+            git init -q project && cd project && mkdir sub && echo one > sub/file && git add . && git commit -qm one";
+        left(home.program("sh", &["-ec", script])).ok();
+        let token = office.path().join("token");
+        let runner = RunnerProcess::at(&home, &format!("http://{}", of.address), &token, &[]);
+        Self { _runner: runner, of, office, home }
+    }
+
+    fn at(&self, name: &str) -> Utf8PathBuf {
+        self.home.path().join(name)
+    }
+
+    /// Asks for a run with this token, and says what it is.
+    fn asked(&self, token: &str, body: &Value) -> Reply {
+        self.of.ask("POST", "/v1/runs", token, &body.to_string())
+    }
+
+    /// The run once it is over.
+    fn over(&self, made: &Reply) -> Reply {
+        let path = format!("/v1/runs/{}", made.text("/run_id"));
+        let mut run = None;
+        self.home.until(|| {
+            let now = self.of.get(&path).is(200);
+            let over = now.body["ended_at"].is_string();
+            run = Some(now).filter(|_| over);
+            over
+        });
+        run.unwrap()
+    }
+
+    fn ran(&self, body: &Value) -> Reply {
+        self.over(&self.asked(&self.of.token, body).is(201))
+    }
+}
+
+fn refused(run: &Reply, reason: &str, parts: &[&str]) {
+    assert_eq!(run.text("/reason"), reason, "{}", run.body);
+    let message = run.text("/message");
+    assert!(
+        message.starts_with("on runner ") && parts.iter().all(|part| message.contains(part)),
+        "{message}"
+    );
+}
+
+fn completed(run: &Reply) {
+    assert_eq!(run.text("/state"), "completed", "{}", run.body);
+}
+
+#[test]
+fn a_runner_gives_its_own_tools_and_environment() {
+    let scene = Scene::new();
+    let run = scene.ran(&json!({"type": "start", "argv": ["greet"], "env": {"GIVEN": "by name"}}));
+    completed(&run);
+    let output =
+        |session: &str| fs::read_to_string(scene.home.data().join("output").join(session).join("hello"));
+    assert_eq!(output(&run.text("/session_id")).unwrap(), "hello of-runner by name\n");
+    assert_eq!(run.body["env"], json!(["GIVEN"]), "nothing else of anybody's environment is recorded");
+    assert_eq!(run.body["sandbox"]["read"], json!([scene.at("tools")]));
+    let session = scene.office.run(&["run", "--detach", "--env", "GIVEN=cli", "--", "greet"]).ok();
+    let session = session.stdout.trim();
+    scene.office.run(&["wait", session]).ok();
+    assert_eq!(output(session).unwrap(), "hello of-runner cli\n");
+    let shown = scene.office.inspect(session);
+    assert_eq!(shown["runs"][0]["env"], json!(["GIVEN"]));
+    assert!(scene.office.run(&["inspect", session]).ok().stdout.contains("/tools"), "{shown}");
+}
+
+#[test]
+fn a_project_is_the_runner_s() {
+    let scene = Scene::new();
+    symlink(scene.at("project"), scene.at("link")).unwrap();
+    let run = |workspace: &str, script: &str| json!({"type": "start", "argv": ["sh", "-c", script], "workspace": workspace, "project_dir": scene.at("link")});
+    let worktree = scene.ran(&run("worktree", "cat sub/file && echo two > sub/file && git commit -qam two"));
+    completed(&worktree);
+    assert_eq!(worktree.body["sandbox"]["project"], json!(scene.at("project")));
+    let commits =
+        scene.home.program("git", &["-C", scene.at("project").as_str(), "log", "--all", "--oneline"]);
+    assert_eq!(left(commits).ok().lines().len(), 2);
+    let again = json!({"type": "resume", "session_id": worktree.text("/session_id"), "argv": ["grep", "two", "sub/file"]});
+    completed(&scene.ran(&again));
+    completed(&scene.ran(&run("in-place", "echo made > here")));
+    assert_eq!(fs::read_to_string(scene.at("project/here")).unwrap(), "made\n");
+    // As a person asks for it, who does not see the directory.
+    let project = scene.at("project");
+    let session = scene.office.run(&[
+        "run",
+        "--detach",
+        "--in-place",
+        "--project",
+        project.as_str(),
+        "--",
+        "rm",
+        "here",
+    ]);
+    scene.office.run(&["wait", session.ok().stdout.trim()]).ok();
+    assert!(!scene.at("project/here").exists());
+}
+
+#[test]
+fn what_the_runner_does_not_have_is_told_with_its_name() {
+    let scene = Scene::new();
+    let gone = scene.at("gone");
+    let project =
+        |kind: &str| json!({"type": "start", "argv": ["true"], "workspace": kind, "project_dir": gone});
+    for kind in ["worktree", "in-place"] {
+        refused(
+            &scene.ran(&project(kind)),
+            "workspace_failed",
+            &["project: ", gone.as_str(), "does not exist"],
+        );
+    }
+    let reading =
+        |path: &Utf8PathBuf| json!({"type": "start", "argv": ["true"], "sandbox": {"allow_read": [path]}});
+    refused(&scene.ran(&reading(&gone)), "sandbox_unavailable", &["allow_read: ", gone.as_str()]);
+    let data = scene.home.data();
+    refused(
+        &scene.ran(&reading(&data)),
+        "sandbox_unavailable",
+        &["allow_read: ", "overlaps roomette's own data"],
+    );
+    let wrong = reading(&"/tmp/../etc".into());
+    scene.asked(&scene.of.token, &wrong).refused(422, "invalid");
+}
+
+#[test]
+fn a_session_has_what_it_got_when_it_was_opened() {
+    let scene = Scene::new();
+    let link = scene.at("link");
+    fs::create_dir(scene.at("open")).unwrap();
+    fs::write(scene.at("open/file"), "o").unwrap();
+    symlink(scene.at("open"), &link).unwrap();
+    let run = |script: String| json!({"type": "start", "argv": ["sh", "-c", script], "sandbox": {"allow_read": [link]}});
+    let first = scene.ran(&run(format!("cat {}", scene.at("open/file"))));
+    completed(&first);
+    let session = first.text("/session_id");
+    assert_eq!(first.body["sandbox"]["read"], json!([scene.at("open"), scene.at("tools")]));
+    fs::remove_file(&link).unwrap();
+    symlink(scene.at("secret"), &link).unwrap();
+    let again = |script: String| {
+        scene.ran(&json!({"type": "resume", "session_id": session, "argv": ["sh", "-c", script]}))
+    };
+    let swapped = again(format!(
+        "test ! -e {0} && ! cat {0} && cat {1}",
+        scene.at("secret/file"),
+        scene.at("open/file")
+    ));
+    completed(&swapped);
+    assert_eq!(swapped.body["sandbox"]["policy"], first.body["sandbox"]["policy"]);
+    let kept = scene.home.session(&session).join("scope.json");
+    assert_eq!(fs::metadata(&kept).unwrap().permissions().mode() & 0o777, 0o600);
+    let whole = fs::read(&kept).unwrap();
+    fs::write(&kept, &whole[..whole.len() / 2]).unwrap();
+    refused(&again("true".into()), "sandbox_unavailable", &["is given once"]);
+    fs::remove_file(&kept).unwrap();
+    refused(&again("true".into()), "sandbox_unavailable", &["is given once"]);
+    fs::write(&kept, whole).unwrap();
+    completed(&again("true".into()));
+}
+
+#[test]
+fn a_child_stays_within_its_parent_wherever_links_lead() {
+    let scene = Scene::new();
+    let project = scene.at("project");
+    let script = "ln -s ../secret out; printf '%s' \"$ROOMETTE_TOKEN\" > $ROOMETTE_OUTPUT_DIR/t
+        mv $ROOMETTE_OUTPUT_DIR/t $ROOMETTE_OUTPUT_DIR/token; sleep 1000";
+    let parent = json!({
+        "type": "start", "argv": ["sh", "-c", script], "workspace": "in-place", "project_dir": project,
+    });
+    let parent = scene.asked(&scene.of.token, &parent).is(201);
+    let token = scene.home.data().join("output").join(parent.text("/session_id")).join("token");
+    until_there(&token);
+    let token = fs::read_to_string(token).unwrap();
+    let child = |kind: &str, name: &str| {
+        let body =
+            json!({"type": "start", "argv": ["true"], "workspace": kind, "project_dir": scene.at(name)});
+        scene.asked(&token, &body)
+    };
+    completed(&scene.over(&child("in-place", "project/sub").is(201)));
+    completed(&scene.over(&child("worktree", "project").is(201)));
+    child("in-place", "secret").refused(422, "wider_sandbox");
+    for kind in ["in-place", "worktree"] {
+        let led = scene.over(&child(kind, "project/out").is(201));
+        refused(&led, "workspace_failed", &["project: ", "/project/out", "symbolic link"]);
+    }
+    let reading =
+        json!({"type": "start", "argv": ["true"], "sandbox": {"allow_read": [scene.at("project/out")]}});
+    let led = scene.over(&scene.asked(&token, &reading).is(201));
+    refused(&led, "sandbox_unavailable", &["allow_read: ", "symbolic link"]);
+    let stop = format!("/v1/runs/{}/stop", parent.text("/run_id"));
+    scene.of.post(&stop, &json!({"mode": "kill"})).is(200);
+    scene.over(&parent);
 }

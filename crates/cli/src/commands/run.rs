@@ -13,7 +13,7 @@ use session_runner::workspace::environment::SESSION_ID_VARIABLE;
 use super::aftermath;
 use crate::args::{FamilyArgs, RunArgs, SandboxArgs, TaskArgs, TurnArgs};
 use crate::context::{Context, current_directory};
-use crate::crew::{self, Defaults};
+use crate::crew::{self, Defaults, Projects};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::follow::{self, Followed, OnInterrupt, Watched};
 use crate::host::link::{self, Connection};
@@ -71,8 +71,11 @@ fn adopt(submit: &mut Submit, parent: Option<SessionId>, family: &FamilyArgs) ->
     Ok(())
 }
 
-/// Finds out before anything is made whether a worktree can be made of each project.
+/// Finds out before anything is made whether a worktree can be made of each project, where they are here.
 fn check_projects(context: &Context, submit: &Submit) -> Outcome<()> {
+    if Projects::of(context) == Projects::Anywhere {
+        return Ok(());
+    }
     let git = context.git();
     let mut checked = Vec::new();
     for task in &submit.tasks {
@@ -145,7 +148,7 @@ fn submission(context: &Context, args: RunArgs) -> Outcome<Submit> {
             "name a program, `roomette run -- PROGRAM…`, or a crew file, `roomette run -f CREW.TOML`",
         ));
     }
-    let (workspace, project) = workspace(&args)?;
+    let (workspace, project) = workspace(&args, defaults.projects)?;
     args.label.as_deref().map(select::label).transpose()?;
     let metadata = args.metadata.unwrap_or_else(|| "{}".into());
     if let Err(error) = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(&metadata) {
@@ -251,10 +254,11 @@ pub fn defaults(context: &Context, args: &TaskArgs) -> Outcome<Defaults> {
         env: environment::named(context, &args.env)?,
         timeout: args.timeout.or(context.config.run.timeout),
         claim_within: args.claim_within,
+        projects: Projects::of(context),
     })
 }
 
-fn workspace(args: &RunArgs) -> Outcome<(&'static str, Option<String>)> {
+fn workspace(args: &RunArgs, projects: Projects) -> Outcome<(&'static str, Option<String>)> {
     let kind = match (args.in_place, args.worktree || args.project.is_some()) {
         (true, _) => "in-place",
         (false, true) => "worktree",
@@ -265,7 +269,7 @@ fn workspace(args: &RunArgs) -> Outcome<(&'static str, Option<String>)> {
         None => current_directory()?,
     };
     let project =
-        crew::resolve(&directory).map_err(|reason| Failure::usage(format!("--project: {reason}")))?;
+        projects.named(&directory).map_err(|reason| Failure::usage(format!("--project: {reason}")))?;
     Ok((kind, Some(project.into())))
 }
 

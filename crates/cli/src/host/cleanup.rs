@@ -5,6 +5,7 @@ use session_core::ports::{Page, SessionFilter, SessionStore as _};
 use session_core::session::SessionSummary;
 use session_core::state::{SessionState, TerminationReason, Trigger};
 use session_core::{RunPhase, RunnerId, SessionId, WorkspaceKind};
+use session_runner::scope::Settlement;
 use session_runner::workspace::cleanup::{CleanupCandidate, CleanupRules, SessionEnd, Verdict, decide};
 use session_runner::workspace::{Git, Layout, Removal, WorktreeState, inspect_worktree, remove};
 use session_store::SqlStore;
@@ -106,20 +107,28 @@ impl Cleaner {
         }
         let directory = self.layout.session(summary.session.id);
         let git = self.git.clone();
-        let sandbox = summary.session.sandbox.clone();
-        blocking(move || Some(inspect_worktree(&git, &directory, &sandbox))).await
+        let recorded = summary.session.sandbox.clone();
+        let inspect = move || {
+            let settled = Settlement::found(&directory, &recorded);
+            let sandbox = settled.map_or(recorded, |settled| settled.sandbox);
+            Some(inspect_worktree(&git, &directory, &sandbox))
+        };
+        blocking(inspect).await
     }
 
     /// Terminates the session first, so that nobody begins to work in what goes.
     async fn remove(&self, summary: &SessionSummary, request: &Cleanup) -> Outcome<Option<String>> {
-        let (id, workspace) = (summary.session.id, summary.session.workspace.clone());
+        let (id, mut workspace) = (summary.session.id, summary.session.workspace.clone());
         if !summary.session.state.is_terminated() {
             let trigger = Trigger::Terminate(TerminationReason::CleanedUp);
             self.store.transition(id, trigger, self.now).await?;
         }
         let (layout, git) = (self.layout.clone(), self.git.clone());
-        let (force, archive, sandbox) = (request.force, request.archive, summary.session.sandbox.clone());
+        let (force, archive, mut sandbox) = (request.force, request.archive, summary.session.sandbox.clone());
         let removed = blocking(move || {
+            if let Some(settled) = Settlement::found(&layout.session(id), &sandbox) {
+                (workspace.project, sandbox) = (settled.project, settled.sandbox);
+            }
             let (project, kind) = (workspace.project.as_deref(), workspace.kind);
             let removal = Removal { session: id, kind, project, force, archive, sandbox: &sandbox };
             remove(&layout, &git, &removal)

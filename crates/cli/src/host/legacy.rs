@@ -2,6 +2,7 @@
 
 use camino::{Utf8Path, Utf8PathBuf};
 use session_core::SandboxSpec;
+use session_core::affinity::Place;
 use session_core::names::{ExecutorType, Hostname};
 use session_runner::scope::InPlace;
 use session_store::legacy::{
@@ -58,7 +59,8 @@ impl Operations {
             project: project.map(|project| Utf8Path::new(project).components().as_path().to_string()),
             sandbox: elsewhere.clone(),
         };
-        let Some(named) = project.filter(|_| *hostname == self.profile().hostname) else {
+        let is_here = *hostname == self.profile().hostname && self.place() != Place::Anywhere;
+        let Some(named) = project.filter(|_| is_here) else {
             return Ok(as_it_stands(project));
         };
         let Ok(project) = Utf8PathBuf::from(named).canonicalize_utf8() else {
@@ -76,8 +78,7 @@ impl Operations {
         base_env: Vec<(String, String)>,
     ) -> Outcome<SandboxSpec> {
         let touched = project.map(|project| (project, InPlace::Yes));
-        let (config, nothing) = (&self.config().sandbox, SandboxWire::default());
-        let settled = scope::settled(config, None, &nothing, self.data_dir(), touched, base_env, &[]);
+        let settled = self.settle(None, &SandboxWire::default(), touched, base_env, &[]);
         Ok(settled.map_err(scope::refused)?.sandbox)
     }
 }

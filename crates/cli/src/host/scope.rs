@@ -5,19 +5,19 @@ use std::collections::BTreeSet;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use session_core::SandboxSpec;
+use session_core::affinity::Place;
 use session_core::sandbox::{NetworkSpec, ProcessLimits, SandboxLevel};
-use session_runner::scope::{Asked, Bounds, InPlace, ScopeError, Toolchains, settle, toolchains};
+use session_runner::scope::{Asked, Bounds, InPlace, ScopeError, Toolchains, by_name, settle, toolchains};
+use session_runner::workspace::environment::is_of_home;
 
+use super::operations::Operations;
 use super::protocol::SandboxWire;
 use crate::config::{Net, SandboxConfig};
 use crate::failure::{Failure, Kind};
 
-/// Variables by which programs would look into the caller's home; a session in a sandbox has one of its own.
-const OF_HOME: [&str; 5] = ["HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"];
-
 /// The caller's environment as a session in a sandbox gets it.
 pub(super) fn without_home(base_env: Vec<(String, String)>) -> Vec<(String, String)> {
-    base_env.into_iter().filter(|(name, _)| !OF_HOME.contains(&name.as_str())).collect()
+    base_env.into_iter().filter(|(name, _)| !is_of_home(name)).collect()
 }
 
 /// What a new session gets: what is recorded with it, and its first environment.
@@ -27,10 +27,45 @@ pub(super) struct Settled {
     pub(super) base_env: Vec<(String, String)>,
 }
 
+impl Operations {
+    /// What a new session gets: settled here, or by its runner where any runner may execute it. That one has tools and an
+    /// environment of its own, and `base_env` is then what the caller named alone.
+    pub(super) fn settle(
+        &self,
+        parent: Option<&SandboxSpec>,
+        wire: &SandboxWire,
+        project: Option<(Utf8PathBuf, InPlace)>,
+        base_env: Vec<(String, String)>,
+        env: &[(String, String)],
+    ) -> Result<Settled, ScopeError> {
+        let config = &self.config().sandbox;
+        match self.place() {
+            Place::Anywhere => Ok(Settled { sandbox: named(config, parent, wire, project)?, base_env }),
+            Place::Runner(_) | Place::Hostname(_) => {
+                settled(config, parent, wire, self.data_dir(), project, base_env, env)
+            }
+        }
+    }
+}
+
+/// What is recorded of a new session's sandbox for whichever machine opens it. A child's directories are compared with its
+/// parent's by name: no link may lead them elsewhere.
+fn named(
+    config: &SandboxConfig,
+    parent: Option<&SandboxSpec>,
+    wire: &SandboxWire,
+    project: Option<(Utf8PathBuf, InPlace)>,
+) -> Result<SandboxSpec, ScopeError> {
+    let of_child = parent.map(|parent| of_child(config, parent));
+    let asked = asked(of_child.as_ref().unwrap_or(config), wire, project)?;
+    let plain = parent.is_some_and(|parent| parent.level != SandboxLevel::Off);
+    by_name(&asked, &config.roots, plain)
+}
+
 /// Settles a new session's sandbox. Tools of the caller that the system does not have come along, found by the `PATH` of
 /// the caller's environment and of what was set by name. A child begins with what its parent has, and gets no tools that
 /// this one does not have.
-pub(super) fn settled(
+fn settled(
     config: &SandboxConfig,
     parent: Option<&SandboxSpec>,
     wire: &SandboxWire,
@@ -42,10 +77,7 @@ pub(super) fn settled(
     let of_child = parent.map(|parent| of_child(config, parent));
     let config = of_child.as_ref().unwrap_or(config);
     let bounds = Bounds { data_dir, allowed: &config.roots };
-    if wire.file_size_bytes.is_some_and(|limit| limit > 0) && wire.level == Some(SandboxLevel::Off) {
-        return Err(ScopeError::Unenforced { field: "file_size" });
-    }
-    let asked = asked(config, wire, project);
+    let asked = asked(config, wire, project)?;
     let mut sandbox = settle(&asked, &bounds)?;
     if sandbox.level == SandboxLevel::Off {
         return Ok(Settled { sandbox, base_env });
@@ -109,7 +141,14 @@ fn of_child(config: &SandboxConfig, parent: &SandboxSpec) -> SandboxConfig {
 }
 
 /// The settings with what was asked for on top.
-fn asked(config: &SandboxConfig, wire: &SandboxWire, project: Option<(Utf8PathBuf, InPlace)>) -> Asked {
+fn asked(
+    config: &SandboxConfig,
+    wire: &SandboxWire,
+    project: Option<(Utf8PathBuf, InPlace)>,
+) -> Result<Asked, ScopeError> {
+    if wire.file_size_bytes.is_some_and(|limit| limit > 0) && wire.level == Some(SandboxLevel::Off) {
+        return Err(ScopeError::Unenforced { field: "file_size" });
+    }
     let level = wire.level.unwrap_or(config.level);
     // What the installation adds to sandboxes means nothing to a session that wants none; what was asked for is refused.
     let added = |theirs: &[Utf8PathBuf], own: &[Utf8PathBuf]| {
@@ -123,7 +162,7 @@ fn asked(config: &SandboxConfig, wire: &SandboxWire, project: Option<(Utf8PathBu
         (None, true) => config.net,
     };
     let limit = |asked: Option<u64>, set: u64| Some(asked.unwrap_or(set)).filter(|limit| *limit > 0);
-    Asked {
+    Ok(Asked {
         level,
         read: added(&config.allow_read, &wire.allow_read),
         write: added(&config.allow_write, &wire.allow_write),
@@ -145,7 +184,7 @@ fn asked(config: &SandboxConfig, wire: &SandboxWire, project: Option<(Utf8PathBu
             write_bytes: limit(wire.write_bytes, config.write_bytes),
         },
         project,
-    }
+    })
 }
 
 /// A sandbox that cannot be had, for a person.
@@ -161,6 +200,7 @@ pub(super) fn refused(error: ScopeError) -> Failure {
         ScopeError::Directory { .. }
         | ScopeError::HoldsData { .. }
         | ScopeError::Repository { .. }
+        | ScopeError::Beyond { .. }
         | ScopeError::NetworkWantsFull { .. }
         | ScopeError::TooMany { .. }
         | ScopeError::TooLittle { .. } => failure,
@@ -169,6 +209,8 @@ pub(super) fn refused(error: ScopeError) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use session_core::sandbox::Pending;
+
     use super::*;
 
     fn pairs(text: &[(&str, &str)]) -> Vec<(String, String)> {
@@ -242,6 +284,30 @@ mod tests {
         assert!(wider.within(&parent).is_err(), "it is refused when the session is made");
         let off = SandboxSpec { level: SandboxLevel::Off, limits: ProcessLimits::NONE, ..parent };
         assert_eq!(of(&off, &SandboxWire::default()).level, installation.level);
+    }
+
+    #[test]
+    fn what_any_machine_may_open_is_recorded_by_name() {
+        let config = SandboxConfig { roots: vec!["/no".into()], processes: 100, ..SandboxConfig::default() };
+        let wire = SandboxWire { allow_write: vec!["/no/such/place".into()], ..SandboxWire::default() };
+        let spec = named(&config, None, &wire, Some(("/no/project".into(), InPlace::Yes))).unwrap();
+        assert_eq!((spec.write.len(), spec.limits.processes), (1, Some(100)));
+        let pending = |plain| Some(Pending { roots: ["/no".into()].into(), plain });
+        assert_eq!(spec.pending, pending(false));
+        let inside = SandboxWire { allow_write: vec!["/no/such/place/inside".into()], ..wire.clone() };
+        let child = named(&config, Some(&spec), &inside, None).unwrap();
+        assert_eq!((child.within(&spec), &child.pending), (Ok(()), &pending(true)));
+        let beside = SandboxWire { allow_write: vec!["/no/other".into()], ..wire };
+        assert!(named(&config, Some(&spec), &beside, None).unwrap().within(&spec).is_err());
+        let outside = Some(("/yes".into(), InPlace::No));
+        assert!(named(&config, None, &SandboxWire::default(), outside).is_err());
+        let off = SandboxSpec { level: SandboxLevel::Off, limits: ProcessLimits::NONE, ..spec };
+        let child = named(&config, Some(&off), &SandboxWire::default(), None).unwrap();
+        assert_eq!(
+            child.pending,
+            pending(false),
+            "nothing confines its parent, which may make links where it likes"
+        );
     }
 
     #[test]

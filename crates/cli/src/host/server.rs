@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use session_core::run::Epoch;
 use session_runner::process::KeeperProgram;
+use session_runner::scope::Machine;
 use session_runner::workspace::log::LogRotation;
 use session_runner::{Door, Progress, Runner, RunnerOptions};
 use tokio::net::{UnixListener, UnixStream};
@@ -304,5 +305,6 @@ pub fn options(context: &Context, api: Option<String>) -> RunnerOptions {
         launcher: crate::context::launcher(),
         renew_every: Duration::from_secs(15),
         api,
+        machine: Machine { environment: context.host_environment(), roots: config.sandbox.roots.clone() },
     }
 }

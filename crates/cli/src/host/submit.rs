@@ -184,12 +184,9 @@ impl Operations {
             .hint("leave them out; `roomette budget set` and `roomette label` change what can be changed"))
     }
 
-    /// The caller's environment loses what a session in a sandbox has of its own, and gains what finds its tools.
     /// What a session gets about whose sandbox nobody said anything.
     pub(super) fn default_sandbox(&self) -> Outcome<SandboxSpec> {
-        let nothing = (&SandboxWire::default(), Vec::new());
-        let settled =
-            scope::settled(&self.config().sandbox, None, nothing.0, self.data_dir(), None, nothing.1, &[]);
+        let settled = self.settle(None, &SandboxWire::default(), None, Vec::new(), &[]);
         Ok(settled.map_err(scope::refused)?.sandbox)
     }
 
@@ -200,6 +197,7 @@ impl Operations {
         Ok(Some(found.ok_or(StoreError::UnknownSession(id))?))
     }
 
+    /// The caller's environment loses what a session in a sandbox has of its own, and gains what finds its tools.
     async fn new_session(
         &self,
         principal: &Principal,
@@ -217,16 +215,9 @@ impl Operations {
         let in_place = if kind == WorkspaceKind::InPlace { InPlace::Yes } else { InPlace::No };
         let base = std::mem::take(&mut given.base);
         let touched = project.clone().map(|project| (project, in_place));
-        let settled = scope::settled(
-            &self.config().sandbox,
-            parent.as_ref().map(|parent| &parent.sandbox),
-            &wire.sandbox,
-            self.data_dir(),
-            touched,
-            base,
-            &given.named,
-        )
-        .map_err(scope::refused)?;
+        let of_parent = parent.as_ref().map(|parent| &parent.sandbox);
+        let settled = self.settle(of_parent, &wire.sandbox, touched, base, &given.named);
+        let settled = settled.map_err(scope::refused)?;
         given.base = settled.base_env;
         Ok(Draft {
             label: wire.label.as_deref().map(Label::new).transpose().map_err(bad_name)?,

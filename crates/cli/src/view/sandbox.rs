@@ -34,7 +34,7 @@ pub struct SandboxView {
 impl SandboxView {
     /// Of a session.
     pub fn new(spec: &SandboxSpec) -> Self {
-        let SandboxSpec { level, read, write, network, limits, repository: _ } = spec;
+        let SandboxSpec { level, read, write, network, limits, repository: _, pending: _ } = spec;
         let net_allow = match network {
             NetworkSpec::Allow(endpoints) => endpoints.iter().map(ToString::to_string).collect(),
             NetworkSpec::Open | NetworkSpec::None | NetworkSpec::Loopback => Vec::new(),
@@ -88,6 +88,15 @@ pub fn held(report: &Value) -> Vec<(&'static str, String)> {
         first = format!("{first}, policy {}", digest.get(..12).unwrap_or(digest));
     }
     let mut lines = vec![("sandbox", first)];
+    // Told where the session's own record has but names.
+    let project = report["project"].as_str().map(ToOwned::to_owned);
+    lines.extend(project.map(|project| ("works on", project)));
+    for (name, field) in [("may read", "read"), ("may change", "write")] {
+        let paths: Vec<_> = texts(&report[field]).collect();
+        if !paths.is_empty() {
+            lines.push((name, paths.join(" ")));
+        }
+    }
     let gaps: Vec<String> = texts(&report["gaps"]).map(said).collect();
     if !gaps.is_empty() {
         lines.push(("not held", gaps.join("; ")));
@@ -155,5 +164,9 @@ mod tests {
             ]
         );
         assert_eq!(held(&json!({})), [("sandbox", "unknown".to_owned())]);
+        let settled =
+            json!({ "level": "full", "project": "/srv/p", "read": ["/opt/a", "/opt/b"], "write": [] });
+        let expected = [("sandbox", "full"), ("works on", "/srv/p"), ("may read", "/opt/a /opt/b")];
+        assert_eq!(held(&settled), expected.map(|(name, value)| (name, value.to_owned())));
     }
 }

@@ -29,6 +29,7 @@ use crate::process::{
 use crate::progress::Progress;
 use crate::room::Rooms;
 use crate::runner::RunnerOptions;
+use crate::scope::Settlement;
 use crate::slots::Slots;
 use crate::workspace::{Layout, SessionDir, Workspace, WorkspaceRequest, conversation, prepare};
 
@@ -55,6 +56,8 @@ pub(crate) struct Execution {
     pub(crate) ordering: mpsc::Sender<Order>,
     pub(crate) fence: Fence,
     pub(crate) session: ManagedSession,
+    /// What this machine has made of the session's scope, where its record leaves that to the machine.
+    pub(crate) settlement: Option<Settlement>,
     pub(crate) run: Run,
 }
 
@@ -104,6 +107,9 @@ impl Execution {
                     tracing::warn!(run = %self.run.id, %refusal, "the session of a run that lives on is not open");
                 }
                 let session = entered.ok();
+                if let Err(ending) = self.settle().await {
+                    tracing::warn!(run = %self.run.id, ending.message, "the scope of a run that lives on cannot be told");
+                }
                 let came = {
                     let _occupied =
                         session.as_ref().map(|session| session.engine().occupy(self.ordering.clone()));
@@ -149,6 +155,9 @@ impl Execution {
         };
         if let Err(came) = self.advance(RunProgress::Starting).await {
             return came;
+        }
+        if let Err(ending) = self.settle().await {
+            return Came::ToEnd(ending, None);
         }
         let workspace = match self.workspace().await {
             Ok(workspace) => workspace,
@@ -311,6 +320,7 @@ impl Execution {
             project: self.session.workspace.project.clone(),
             base: None,
             sandbox: self.session.sandbox.clone(),
+            settlement: self.settlement.clone(),
         };
         let failed =
             |message: String| Ending::because(EndKind::Failed, ReasonCode::WorkspaceFailed, None, message);

@@ -5,6 +5,7 @@ mod desk;
 mod entry;
 pub(crate) mod execution;
 pub(crate) mod outcome;
+mod settling;
 mod spec;
 mod verdict;
 

@@ -17,7 +17,7 @@ use crate::agents::Launch;
 use crate::confinement::Launcher;
 use crate::egress::{Denied, Egress};
 use crate::process::{Applied, CgroupPreference, Confinement, KeeperSpec, Setting, TreeLimits, protocol};
-use crate::scope::{Grounds, network, policy, wanted, watched};
+use crate::scope::{Grounds, Settlement, network, policy, wanted, watched};
 use crate::workspace::environment::ApiAccess;
 use crate::workspace::{HostEnvironment, Noted, RunPlace, SessionDir, Workspace, child_environment};
 
@@ -141,16 +141,24 @@ impl Execution {
         let set = &self.run.spec.env;
         let is_set = |name: &String| set.iter().any(|(given, _)| given == name);
         let more = launch.map(|launch| launch.env.as_slice()).unwrap_or_default();
-        let more = more.iter().filter(|(name, _)| !is_set(name)).chain(set).cloned();
-        // What the caller's environment gives is in the run already: nothing of this host's is added.
-        child_environment(&HostEnvironment::default(), &place, &more.collect::<Vec<_>>()).map_err(|error| {
+        let (beneath, found) = self.beneath();
+        let more = found.iter().chain(more).filter(|(name, _)| !is_set(name)).chain(set).cloned();
+        child_environment(&beneath, &place, &more.collect::<Vec<_>>()).map_err(|error| {
             Ending::because(EndKind::Failed, ReasonCode::SpawnFailed, None, sentence(&error))
         })
     }
 
+    /// What this machine gives beneath what the run was given, and what its toolchains want. Where the session was made for one
+    /// machine alone, what the caller's environment gives is in the run already: nothing of this host's is added.
+    fn beneath(&self) -> (HostEnvironment, Vec<(String, String)>) {
+        let Some(settlement) = &self.settlement else { return Default::default() };
+        let found = settlement.variables.iter().map(|(name, value)| (name.clone(), value.clone()));
+        (settlement.environment(&self.options.machine), found.collect())
+    }
+
     /// What is recorded of the sandbox that was applied.
     pub(super) fn report(&self, applied: &Applied) -> Payload {
-        report(&self.session.sandbox, self.session.workspace.kind, applied)
+        report(&self.session.sandbox, self.session.workspace.kind, applied, self.settlement.as_ref())
     }
 
     /// The proxy of a session that may reach some endpoints alone; it lives as long as the run does.
@@ -211,8 +219,14 @@ impl Made {
     }
 }
 
-/// What the kernel holds of a session's sandbox, as it is recorded with the run.
-fn report(spec: &SandboxSpec, kind: WorkspaceKind, applied: &Applied) -> Payload {
+/// What the kernel holds of a session's sandbox, as it is recorded with the run: with the directories where the session's own
+/// record has only names.
+fn report(
+    spec: &SandboxSpec,
+    kind: WorkspaceKind,
+    applied: &Applied,
+    settlement: Option<&Settlement>,
+) -> Payload {
     let mut report = match &applied.report {
         None => json!({ "level": "off", "gaps": sandbox::unconfined() }),
         Some(found) => json!({
@@ -235,6 +249,11 @@ fn report(spec: &SandboxSpec, kind: WorkspaceKind, applied: &Applied) -> Payload
         "processes": applied.cgroup.processes,
         "writes": applied.write_budget,
     });
+    if let Some(Settlement { sandbox, project, .. }) = settlement {
+        report["project"] = json!(project);
+        report["read"] = json!(sandbox.read);
+        report["write"] = json!(sandbox.write);
+    }
     Payload::from_value(&strip(report))
 }
 

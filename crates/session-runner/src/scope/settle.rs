@@ -104,6 +104,15 @@ pub enum ScopeError {
         /// The part of the request.
         field: &'static str,
     },
+    /// The repository of a child's project is more than its parent was given.
+    #[error(
+        "project: its repository {repository} lies outside of it, and a child gets no more than its parent: name the directory \
+         that holds it, or work in place"
+    )]
+    Beyond {
+        /// The repository.
+        repository: Utf8PathBuf,
+    },
     /// Its project leads to a repository that may be somebody else's.
     #[error(
         "project: {misleading}, so it may be another's repository: look at who put it there and remove it; if it is meant, \
@@ -115,30 +124,37 @@ pub enum ScopeError {
     },
 }
 
+/// What can be said of a request without a look at any disk: its parts go together, and something can live with its limits.
+pub(super) fn check(asked: &Asked) -> Result<(), ScopeError> {
+    let Asked { level, read, write, network, limits, project: _ } = asked;
+    check_limits(limits)?;
+    let said = [
+        ("allow_read", !read.is_empty()),
+        ("allow_write", !write.is_empty()),
+        ("net", *network != NetworkSpec::Open),
+    ];
+    let unenforced = said.into_iter().find(|(_, said)| *said && *level == SandboxLevel::Off);
+    if let Some((field, _)) = unenforced {
+        return Err(ScopeError::Unenforced { field });
+    }
+    match network {
+        NetworkSpec::Loopback | NetworkSpec::Allow(_) if *level == SandboxLevel::Floor => {
+            Err(ScopeError::NetworkWantsFull { net: network.as_str() })
+        }
+        NetworkSpec::Allow(endpoints) => few("net_allow", endpoints.len()),
+        NetworkSpec::Open | NetworkSpec::None | NetworkSpec::Loopback => Ok(()),
+    }
+}
+
 /// Looks at everything that was asked for, and says what is recorded: real paths, in one order.
 pub fn settle(asked: &Asked, bounds: &Bounds<'_>) -> Result<SandboxSpec, ScopeError> {
     let Asked { level, read, write, network, limits, project } = asked;
-    check_limits(limits)?;
+    check(asked)?;
     if *level == SandboxLevel::Off {
-        let said = [
-            ("allow_read", !read.is_empty()),
-            ("allow_write", !write.is_empty()),
-            ("net", *network != NetworkSpec::Open),
-        ];
-        if let Some((field, _)) = said.into_iter().find(|(_, said)| *said) {
-            return Err(ScopeError::Unenforced { field });
-        }
         let (level, limits) = (*level, *limits);
         // It may go wherever its user may.
         let repository = repository(project.as_ref(), |_| true)?;
         return Ok(SandboxSpec { level, limits, repository, ..SandboxSpec::default() });
-    }
-    match network {
-        NetworkSpec::Loopback | NetworkSpec::Allow(_) if *level == SandboxLevel::Floor => {
-            return Err(ScopeError::NetworkWantsFull { net: network.as_str() });
-        }
-        NetworkSpec::Allow(endpoints) => few("net_allow", endpoints.len())?,
-        NetworkSpec::Open | NetworkSpec::None | NetworkSpec::Loopback => {}
     }
     match project {
         Some((project, InPlace::Yes)) => drop(root("project", project, bounds)?),
@@ -155,6 +171,7 @@ pub fn settle(asked: &Asked, bounds: &Bounds<'_>) -> Result<SandboxSpec, ScopeEr
         network: network.clone(),
         limits: *limits,
         repository,
+        pending: None,
     })
 }
 
@@ -188,7 +205,7 @@ fn check_limits(limits: &ProcessLimits) -> Result<(), ScopeError> {
     Ok(())
 }
 
-fn few(field: &'static str, count: usize) -> Result<(), ScopeError> {
+pub(super) fn few(field: &'static str, count: usize) -> Result<(), ScopeError> {
     if count > NAMED_MAX { Err(ScopeError::TooMany { field, count }) } else { Ok(()) }
 }
 
@@ -213,23 +230,33 @@ fn root(field: &'static str, given: &Utf8Path, bounds: &Bounds<'_>) -> Result<Ut
 /// The real path of a directory that the operator allows.
 fn allowed(field: &'static str, given: &Utf8Path, bounds: &Bounds<'_>) -> Result<Utf8PathBuf, ScopeError> {
     let refused = |reason| ScopeError::Directory { field, path: given.to_string(), reason };
+    let real = real(field, &named(field, given)?)?;
+    form(&real).map_err(refused)?;
+    if !bounds.allowed.is_empty() && !bounds.allowed.iter().any(|allowed| real.starts_with(allowed)) {
+        return Err(refused(PathReason::NotAllowed));
+    }
+    Ok(real)
+}
+
+/// The name of a directory, if it can be one by its letters.
+pub(super) fn named(field: &'static str, given: &Utf8Path) -> Result<Utf8PathBuf, ScopeError> {
     // Whoever completes a name in a shell ends it with a slash.
     let plain = match given.as_str().trim_end_matches('/') {
         "" if !given.as_str().is_empty() => "/",
         plain => plain,
     };
+    let refused = |reason| ScopeError::Directory { field, path: given.to_string(), reason };
     form(Utf8Path::new(plain)).map_err(refused)?;
-    let real = fs::canonicalize(plain).map_err(|error| refused(reason(&error)))?;
+    Ok(plain.into())
+}
+
+/// The real path of a directory that is there.
+pub(super) fn real(field: &'static str, name: &Utf8Path) -> Result<Utf8PathBuf, ScopeError> {
+    let refused = |reason| ScopeError::Directory { field, path: name.to_string(), reason };
+    let real = fs::canonicalize(name).map_err(|error| refused(reason(&error)))?;
     let real = Utf8PathBuf::from_path_buf(real)
         .map_err(|_| refused(PathReason::Unreadable("its real path is not UTF-8".into())))?;
-    form(&real).map_err(refused)?;
-    if !real.is_dir() {
-        return Err(refused(PathReason::NotADirectory));
-    }
-    if !bounds.allowed.is_empty() && !bounds.allowed.iter().any(|allowed| real.starts_with(allowed)) {
-        return Err(refused(PathReason::NotAllowed));
-    }
-    Ok(real)
+    if real.is_dir() { Ok(real) } else { Err(refused(PathReason::NotADirectory)) }
 }
 
 /// What is wrong with a path by its letters: the policy's own rules, asked before the disk is.

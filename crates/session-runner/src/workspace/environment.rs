@@ -48,6 +48,15 @@ pub const ALLOWED: &[(&str, &str)] = &[
     ("XDG_STATE_HOME", "likewise their state"),
 ];
 
+/// Variables by which programs would look into the home of whoever starts them; a session in a sandbox has one of its own.
+const OF_HOME: [&str; 5] = ["HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"];
+
+/// Whether a variable leads into the home of whoever starts a program.
+#[must_use]
+pub fn is_of_home(name: &str) -> bool {
+    OF_HOME.contains(&name)
+}
+
 /// The allowed part of the host's environment, as name and value.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HostEnvironment {
@@ -71,7 +80,24 @@ impl HostEnvironment {
     /// Its `PATH`; empty where it has none.
     #[must_use]
     pub fn path(&self) -> &str {
-        self.pairs.iter().find(|(name, _)| name == "PATH").map_or("", |(_, path)| path)
+        self.value("PATH").unwrap_or_default()
+    }
+
+    /// The home directory of whoever started this process.
+    #[must_use]
+    pub fn home(&self) -> Option<&Utf8Path> {
+        self.value("HOME").map(Utf8Path::new)
+    }
+
+    /// The same for a session that has a home of its own.
+    #[must_use]
+    pub fn without_home(&self) -> Self {
+        let stays = |(name, _): &&(String, String)| !is_of_home(name);
+        Self { pairs: self.pairs.iter().filter(stays).cloned().collect() }
+    }
+
+    fn value(&self, wanted: &str) -> Option<&str> {
+        self.pairs.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.as_str())
     }
 }
 

@@ -143,6 +143,13 @@ impl SessionDir {
         self.root.join("repository")
     }
 
+    /// What this machine has made of the session's scope, where its record leaves that to the machine. No session in a sandbox
+    /// can write it.
+    #[must_use]
+    pub fn settlement(&self) -> Utf8PathBuf {
+        self.root.join("scope.json")
+    }
+
     /// What the session's agent has counted up in its own conversation. No session can write it.
     #[must_use]
     pub fn agent_state(&self) -> Utf8PathBuf {

@@ -15,6 +15,7 @@ use super::layout::{Layout, SessionDir};
 use super::tree::{make_beneath, make_link, remove_tree};
 use super::worktree::{Noted, Repository};
 use crate::private;
+use crate::scope::Settlement;
 
 /// What workspace a session wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +31,8 @@ pub struct WorkspaceRequest {
     /// Its sandbox, and the repository that was recorded with it: what is made for it is made in a sandbox too, as far as
     /// others have a say in it, and of that repository.
     pub sandbox: SandboxSpec,
+    /// What this machine has made of its scope, to be kept with what is made for it.
+    pub settlement: Option<Settlement>,
 }
 
 /// A workspace that can be worked in.
@@ -105,6 +108,11 @@ pub fn prepare(layout: &Layout, git: &Git, request: &WorkspaceRequest) -> Result
     Ok(Workspace { dir, kind: request.kind, cwd, project, branch, found })
 }
 
+/// Whether a workspace was made here: half of one is none, nobody has worked in it.
+pub fn is_made(dir: &SessionDir) -> Result<bool, WorkspaceError> {
+    Ok(exists(dir.root())? && !exists(&dir.making())?)
+}
+
 /// The project that the kind needs, with symlinks resolved.
 fn project(request: &WorkspaceRequest) -> Result<Option<Utf8PathBuf>, WorkspaceError> {
     let given = match (request.kind, &request.project) {
@@ -162,6 +170,11 @@ impl Plan<'_> {
 
     fn make_work(&self, branch: Option<&str>, commit: Option<&str>) -> Result<(), WorkspaceError> {
         make_directory(self.dir.root())?;
+        if let Some(settlement) = &self.request.settlement {
+            let path = self.dir.settlement();
+            let kept = settlement.write(self.dir);
+            kept.map_err(|error| WorkspaceError::io("write the file", &path, error))?;
+        }
         let work = self.dir.work();
         if self.request.kind == WorkspaceKind::InPlace {
             return Ok(());

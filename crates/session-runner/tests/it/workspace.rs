@@ -60,6 +60,7 @@ pub(crate) fn request(kind: WorkspaceKind, project: Option<&Utf8Path>) -> Worksp
         project: project.map(ToOwned::to_owned),
         base: None,
         sandbox: SandboxSpec::default(),
+        settlement: None,
     }
 }
 

@@ -44,13 +44,11 @@ impl Host for Port {
         } else {
             only_within(&context.config.sandbox, &wire, &wanted)?;
             // What the user whose host this is passes on to tasks is for that user's own.
-            context.host_environment().pairs().to_vec()
+            environment::beneath(context)
         };
         let in_place = if wanted.kind == WorkspaceKind::InPlace { InPlace::Yes } else { InPlace::No };
         let project = wanted.project.map(|project| (Utf8PathBuf::from(project), in_place));
-        let (data, env) = (self.operations.data_dir(), wanted.env);
-        let settled =
-            scope::settled(&context.config.sandbox, wanted.parent, &wire, data, project, base_env, env);
+        let settled = self.operations.settle(wanted.parent, &wire, project, base_env, wanted.env);
         let scope::Settled { sandbox, base_env } = settled.map_err(|error| unsettled(&error))?;
         Ok(Settled { sandbox, base_env })
     }
@@ -143,7 +141,7 @@ fn unsettled(error: &ScopeError) -> Unsettled {
         | ScopeError::TooLittle { field, .. }
         | ScopeError::Unenforced { field } => field,
         ScopeError::NetworkWantsFull { .. } => "net",
-        ScopeError::Repository { .. } => "project",
+        ScopeError::Repository { .. } | ScopeError::Beyond { .. } => "project",
     };
     let text = error.to_string();
     // The sentence begins with the field where that is not part of it.

@@ -1,0 +1,198 @@
+//! What holds of a scope that is recorded by name and settled elsewhere.
+
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+use session_core::sandbox::{NetworkSpec, ProcessLimits};
+
+use super::*;
+use crate::workspace::Layout;
+
+struct Disk {
+    _directory: tempfile::TempDir,
+    path: Utf8PathBuf,
+}
+
+impl Disk {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let path = Utf8PathBuf::from_path_buf(fs::canonicalize(directory.path()).unwrap()).unwrap();
+        for name in
+            ["data/sessions", "srv/project/below", "srv/cache", "secret", "home/tools/bin", "home/.cargo/bin"]
+        {
+            fs::create_dir_all(path.join(name)).unwrap();
+        }
+        fs::create_dir_all(path.join("home/.rustup")).unwrap();
+        symlink("../secret", path.join("srv/link")).unwrap();
+        Self { _directory: directory, path }
+    }
+
+    fn at(&self, name: &str) -> Utf8PathBuf {
+        self.path.join(name)
+    }
+
+    fn settled(
+        &self,
+        asked: &Asked,
+        roots: &[&str],
+        plain: bool,
+        machine: &Machine,
+    ) -> Result<Settlement, ScopeError> {
+        let roots: Vec<_> = roots.iter().map(|name| self.at(name)).collect();
+        let spec = by_name(asked, &roots, plain)?;
+        let project = asked.project.as_ref().map(|(project, in_place)| (project.as_path(), *in_place));
+        Settlement::of(&spec, project, machine, &self.at("data"))
+    }
+}
+
+fn nowhere(read: &[&str]) -> Asked {
+    Asked { read: read.iter().map(Into::into).collect(), ..Asked::default() }
+}
+
+#[test]
+fn names_are_recorded_as_they_were_asked_for_wherever_they_lead() {
+    let asked = Asked {
+        write: vec!["/no/such/place".into()],
+        network: NetworkSpec::None,
+        project: Some(("/no/project".into(), InPlace::Yes)),
+        ..nowhere(&["/no/tools/", "/no/more"])
+    };
+    let spec = by_name(&asked, &["/no".into()], true).unwrap();
+    assert_eq!(spec.read, BTreeSet::from(["/no/more".into(), "/no/tools".into()]));
+    assert_eq!(spec.pending, Some(Pending { roots: ["/no".into()].into(), plain: true }));
+    assert_eq!((spec.repository, spec.network), (None, NetworkSpec::None));
+    let off = Asked { level: SandboxLevel::Off, project: asked.project, ..Asked::default() };
+    assert_eq!(by_name(&off, &["/srv".into()], true).unwrap().pending, Some(Pending::default()));
+}
+
+#[test]
+fn what_a_name_shows_to_be_wrong_is_refused_at_once() {
+    let refused = |asked: &Asked| by_name(asked, &["/srv".into()], false).unwrap_err().to_string();
+    for (path, expected) in [
+        ("", "is empty"),
+        ("/", "is the whole machine"),
+        ("srv", "is relative"),
+        ("/srv/../etc", "is not in its plain form"),
+        ("/srv//a", "is not in its plain form"),
+        ("/proc/self", "lies in /proc"),
+        ("/home", "is outside of the roots"),
+        ("/srvs", "is outside of the roots"),
+    ] {
+        let sentence = refused(&nowhere(&[path]));
+        assert!(sentence.starts_with("allow_read: ") && sentence.contains(expected), "{path}: {sentence}");
+    }
+    let project = Some(("/home/a".into(), InPlace::No));
+    assert!(refused(&Asked { project, ..Asked::default() }).starts_with("project: \"/home/a\" is outside"));
+    let limits = ProcessLimits { processes: Some(1), ..ProcessLimits::NONE };
+    assert!(refused(&Asked { limits, ..Asked::default() }).contains("too little"));
+    let off = Asked { level: SandboxLevel::Off, ..nowhere(&["/srv"]) };
+    assert_eq!(by_name(&off, &[], false), Err(ScopeError::Unenforced { field: "allow_read" }));
+}
+
+#[test]
+fn a_machine_looks_where_the_names_lead_on_it() {
+    let disk = Disk::new();
+    let asked = Asked {
+        read: vec![disk.at("srv/link")],
+        project: Some((disk.at("srv/project"), InPlace::Yes)),
+        ..Asked::default()
+    };
+    let own = Machine::default();
+    let settled = disk.settled(&asked, &[], false, &own).unwrap();
+    assert_eq!(settled.sandbox.read, BTreeSet::from([disk.at("secret")]));
+    assert_eq!((settled.sandbox.pending, settled.project), (None, Some(disk.at("srv/project"))));
+    let sentence = |asked: &Asked, roots: &[&str], plain, machine: &Machine| {
+        disk.settled(asked, roots, plain, machine).unwrap_err().to_string()
+    };
+    let missing = nowhere(&[disk.at("srv/gone").as_str()]);
+    assert!(sentence(&missing, &[], false, &own).ends_with("gone\" does not exist"));
+    let project = Some((disk.at("srv/gone"), InPlace::No));
+    let off = Asked { level: SandboxLevel::Off, project, ..Asked::default() };
+    assert!(sentence(&off, &[], false, &own).starts_with("project: "));
+    let held = nowhere(&[disk.at("data").as_str()]);
+    assert!(sentence(&held, &[], false, &own).contains("overlaps roomette's own data"));
+    // What is in bounds by its name may lead out of them.
+    assert!(sentence(&asked, &["srv"], false, &own).contains("outside of the roots"));
+    let bounded = Machine { roots: vec![disk.at("srv")], ..own.clone() };
+    assert!(sentence(&asked, &[], false, &bounded).contains("outside of the roots"));
+    let project = Some((disk.at("srv/link"), InPlace::No));
+    let linked = Asked { project, ..Asked::default() };
+    assert!(sentence(&linked, &["srv"], false, &own).contains("outside of the roots"));
+    assert!(sentence(&linked, &[], true, &own).contains("symbolic link"));
+    assert!(sentence(&Asked { project: None, ..asked }, &[], true, &own).contains("symbolic link"));
+}
+
+/// A parent that may change a directory must not lead its child out of it.
+#[test]
+fn a_child_gets_the_repository_that_its_project_holds_and_no_other() {
+    let disk = Disk::new();
+    for name in ["objects", "refs"] {
+        fs::create_dir_all(disk.at("srv/.git").join(name)).unwrap();
+    }
+    fs::write(disk.at("srv/.git/HEAD"), "ref: refs/heads/main").unwrap();
+    let own = Machine::default();
+    let working = |name: &str| Asked { project: Some((disk.at(name), InPlace::No)), ..Asked::default() };
+    let repository = |asked: &Asked, plain| {
+        disk.settled(asked, &[], plain, &own).map(|settled| settled.sandbox.repository)
+    };
+    let given = Some(disk.at("srv/.git"));
+    assert_eq!(repository(&working("srv/project"), false), Ok(given.clone()));
+    assert_eq!(repository(&working("srv"), true), Ok(given.clone()));
+    let beyond = Err(ScopeError::Beyond { repository: disk.at("srv/.git") });
+    assert_eq!(repository(&working("srv/project"), true), beyond);
+    let in_place = Asked { project: Some((disk.at("srv/project"), InPlace::Yes)), ..Asked::default() };
+    assert_eq!(repository(&in_place, true), Ok(None));
+    let named = Asked { write: vec![disk.at("srv")], ..working("srv/project") };
+    assert_eq!(repository(&named, true), Ok(given));
+}
+
+#[test]
+fn tools_are_the_machine_s_own() {
+    let disk = Disk::new();
+    let home = disk.at("home");
+    let pairs = [
+        ("PATH", format!("{home}/tools/bin:{home}/.cargo/bin:/usr/bin")),
+        ("HOME", home.to_string()),
+        ("LANG", "C".into()),
+    ];
+    let environment = HostEnvironment::new(pairs.map(|(name, value)| (name.to_owned(), value)));
+    let machine = Machine { environment, roots: Vec::new() };
+    let settled = disk.settled(&nowhere(&[disk.at("srv/cache").as_str()]), &["srv"], true, &machine).unwrap();
+    let expected = ["home/.cargo/bin", "home/.rustup", "home/tools", "srv/cache"].map(|name| disk.at(name));
+    assert_eq!(settled.sandbox.read.iter().cloned().collect::<Vec<_>>(), expected);
+    assert_eq!(settled.variables.get("RUSTUP_HOME"), Some(&home.join(".rustup").into_string()));
+    let names = |settled: &Settlement| {
+        let beneath = settled.environment(&machine);
+        beneath.pairs().iter().map(|(name, _)| name.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&settled), ["LANG", "PATH"]);
+    let bounded = Machine { roots: vec![disk.at("srv")], ..machine.clone() };
+    assert_eq!(disk.settled(&Asked::default(), &[], false, &bounded).unwrap().sandbox.read.len(), 0);
+    let off = Asked { level: SandboxLevel::Off, ..Asked::default() };
+    let settled = disk.settled(&off, &[], false, &machine).unwrap();
+    assert_eq!((names(&settled).len(), settled.variables.len(), settled.sandbox.read.len()), (3, 0, 0));
+}
+
+#[test]
+fn it_is_kept_whole_and_private_and_nothing_else_is_taken_for_it() {
+    let disk = Disk::new();
+    let dir = Layout::new(disk.at("data")).session("ses_0123456789abcdef0123456789abcdef".parse().unwrap());
+    fs::create_dir_all(dir.root()).unwrap();
+    assert_eq!(Settlement::read(&dir).unwrap_err().kind(), io::ErrorKind::NotFound);
+    let settled = disk.settled(&Asked::default(), &[], false, &Machine::default()).unwrap();
+    settled.write(&dir).unwrap();
+    assert_eq!(Settlement::read(&dir).unwrap(), settled);
+    let mode = fs::metadata(dir.settlement()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let pending = SandboxSpec { pending: Some(Pending::default()), ..SandboxSpec::default() };
+    assert_eq!(Settlement::found(&dir, &pending), Some(settled));
+    assert_eq!(
+        Settlement::found(&dir, &SandboxSpec::default()),
+        None,
+        "it is recorded, and nothing else counts"
+    );
+    let whole = fs::read_to_string(dir.settlement()).unwrap();
+    for torn in ["", &whole[..whole.len() / 2], "{}", &whole.replace("\"v\":1", "\"v\":2")] {
+        fs::write(dir.settlement(), torn).unwrap();
+        assert!(Settlement::read(&dir).is_err(), "{torn}");
+    }
+}
