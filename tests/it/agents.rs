@@ -126,6 +126,46 @@ conforms! { real_codex, REAL_CODEX:
     resuming::loses_its_directory
 }
 
+conforms! { real_gemini, REAL_GEMINI:
+    turns::starts turns::streams turns::calls_a_tool turns::fails turns::is_stopped turns::is_killed_for_good
+    turns::spends_its_tokens attached::is_talked_to attached::is_visited_by_a_person
+    attached::is_heard_by_the_word oddities::is_asked_over_stdin
+    crashes::dies crashes::dies_in_mid_sentence crashes::loses_its_keeper crashes::loses_its_host
+    crashes::loses_its_host_in_mid_sentence
+    resuming::remembers resuming::remembers_what_was_interrupted resuming::has_forgotten resuming::is_handed_over
+    resuming::loses_its_directory
+}
+
+conforms! { real_claude_acp, REAL_CLAUDE_ACP:
+    turns::starts turns::streams turns::calls_a_tool turns::fails turns::is_stopped
+    turns::ends_its_turn_when_it_is_stopped turns::is_killed_for_good turns::spends_its_tokens
+    turns::spends_its_tool_calls
+    asking::is_allowed asking::is_refused asking::is_allowed_always asking::is_refused_always
+    asking::waits_until_the_deadline asking::asks_nobody asking::asks_until_it_is_stopped
+    attached::is_talked_to attached::is_answered_by_who_is_attached attached::is_visited_by_a_person
+    attached::is_heard_by_the_word
+    oddities::is_asked_over_stdin
+    crashes::dies crashes::dies_in_mid_sentence crashes::loses_its_keeper crashes::loses_its_host
+    crashes::loses_its_host_in_mid_sentence crashes::loses_its_host_while_it_asks
+    resuming::remembers resuming::remembers_what_was_interrupted resuming::has_forgotten resuming::is_handed_over
+    resuming::loses_its_directory
+}
+
+conforms! { real_goose, REAL_GOOSE:
+    turns::starts turns::streams turns::calls_a_tool turns::fails turns::is_stopped
+    turns::ends_its_turn_when_it_is_stopped turns::is_killed_for_good turns::spends_its_tokens
+    turns::spends_its_tool_calls
+    asking::is_allowed asking::is_refused asking::is_allowed_always asking::is_refused_always
+    asking::waits_until_the_deadline asking::asks_nobody asking::asks_until_it_is_stopped
+    attached::is_talked_to attached::is_answered_by_who_is_attached attached::is_visited_by_a_person
+    attached::is_heard_by_the_word
+    oddities::is_asked_over_stdin
+    crashes::dies crashes::dies_in_mid_sentence crashes::loses_its_keeper crashes::loses_its_host
+    crashes::loses_its_host_in_mid_sentence crashes::loses_its_host_while_it_asks
+    resuming::remembers resuming::remembers_what_was_interrupted resuming::has_forgotten resuming::is_handed_over
+    resuming::loses_its_directory
+}
+
 conforms! { command, COMMAND:
     turns::starts turns::streams turns::calls_a_tool turns::fails turns::is_stopped turns::is_killed_for_good
     crashes::dies crashes::loses_its_keeper crashes::loses_its_host resuming::loses_its_directory
@@ -154,6 +194,9 @@ fn every_executor_takes_what_it_can_do() {
         (&executor::ACP, acp::TAKEN),
         (&executor::REAL_CLAUDE_CODE, real_claude_code::TAKEN),
         (&executor::REAL_CODEX, real_codex::TAKEN),
+        (&executor::REAL_GEMINI, real_gemini::TAKEN),
+        (&executor::REAL_CLAUDE_ACP, real_claude_acp::TAKEN),
+        (&executor::REAL_GOOSE, real_goose::TAKEN),
         (&executor::COMMAND, command::TAKEN),
     ];
     for (executor, taken) in all {

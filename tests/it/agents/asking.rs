@@ -41,7 +41,7 @@ fn was_refused(room: &Room, session: &str) {
     assert_eq!(results.last().unwrap()["is_error"], true);
     let said = room.said(session, "assistant");
     assert!(said.iter().any(|said| said.starts_with("refused: ")), "{said:?}");
-    assert_eq!(said.last().unwrap(), "done");
+    assert!(said.last().unwrap().ends_with("done"), "{said:?}");
 }
 
 pub(super) fn is_allowed(room: &Room) {

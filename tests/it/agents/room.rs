@@ -10,7 +10,7 @@ use serde_json::Value;
 use session_tests::home::{Home, Left, left, left_with, processes_with};
 use session_tests::model::Model;
 
-use super::executor::{Executor, shell};
+use super::executor::{Can, Executor, shell};
 
 /// Where one scenario is performed with one executor.
 pub(super) struct Room {
@@ -33,13 +33,15 @@ pub(super) struct Ran {
     /// What is said of it.
     pub(super) run: Value,
     pub(super) left: Left,
+    /// The end of its log, where it did not complete.
+    pub(super) log: Vec<String>,
 }
 
 impl Ran {
     /// The same, after a check that it completed.
     #[track_caller]
     pub(super) fn completed(self) -> Self {
-        assert_eq!(self.run["state"], "completed", "{self:#?}");
+        assert_eq!(self.run["state"], "completed", "{self:#?}\n{}", self.log.join("\n"));
         self
     }
 
@@ -144,7 +146,17 @@ impl Room {
         let run: Value = serde_json::from_str(line).unwrap();
         let session = run["session"].as_str().unwrap().to_owned();
         self.sessions.borrow_mut().push(session.clone());
-        Ran { session, run, left }
+        let log = self.log_of(&session, &run);
+        Ran { session, run, left, log }
+    }
+
+    /// The end of what a run wrote that did not complete.
+    fn log_of(&self, session: &str, run: &Value) -> Vec<String> {
+        if run["state"] == "completed" {
+            return Vec::new();
+        }
+        let log = self.home.run(&["logs", session, "--tail", "20"]).stdout;
+        log.lines().map(|line| line.chars().take(300).collect()).collect()
     }
 
     /// What is said of a session's last run.
@@ -160,6 +172,7 @@ impl Room {
         let run = self.last_run(session);
         Ran {
             session: session.into(),
+            log: self.log_of(session, &run),
             run,
             left: Left { code: 0, stdout: String::new(), stderr: String::new() },
         }
@@ -187,12 +200,25 @@ impl Room {
         said
     }
 
+    /// Looks whether the agent has said this, one after the other, and nothing else.
+    #[track_caller]
+    pub(super) fn says(&self, session: &str, texts: &[&str]) {
+        let said = self.said(session, "assistant");
+        if self.executor.can(Can::Separate) {
+            assert_eq!(said, texts);
+        } else {
+            assert_eq!(said.concat(), texts.concat());
+        }
+    }
+
     /// Waits until the executor of a session has said this, and that can be read.
     #[track_caller]
     pub(super) fn until_said(&self, session: &str, text: &str) {
         if self.executor.is_agent() {
             // Its log has it in the words of its protocol, and maybe in pieces.
-            self.home.until(|| self.said(session, "assistant").iter().any(|said| said == text));
+            let separate = self.executor.can(Can::Separate);
+            let is_it = |said: &String| said == text || (!separate && said.ends_with(text));
+            self.home.until(|| self.said(session, "assistant").iter().any(is_it));
         } else {
             self.home.until_logged(session, text);
             self.home.until(|| self.home.inspect(session)["status"] == "running");

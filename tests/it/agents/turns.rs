@@ -30,7 +30,9 @@ pub(super) fn streams(room: &Room) {
     let session = room.begin(&[], "think well\nsay first\nsay second\nhang");
     room.until_said(&session, "second");
     if room.executor.is_agent() {
-        assert_eq!(room.said(&session, "assistant"), ["first", "second"]);
+        room.says(&session, &["first", "second"]);
+    }
+    if room.executor.can(Can::Think) {
         assert_eq!(room.events(&session, "thought")[0]["text"], "well");
     }
     assert_eq!(room.last_run(&session)["state"], "running");
@@ -40,7 +42,7 @@ pub(super) fn streams(room: &Room) {
 pub(super) fn calls_a_tool(room: &Room) {
     let options = ["--allow-tool", room.executor.tool];
     let options = if room.executor.is_agent() { options.as_slice() } else { &[] };
-    let ran = room.run(options, "tool pwd > where; echo out\nsay done").completed();
+    let ran = room.run(options, "tool pwd | tee where; echo out\nsay done").completed();
     let work = fs::canonicalize(room.home.session(&ran.session).join("work")).unwrap();
     assert_eq!(room.written(&ran.session, "where").unwrap().trim(), work.to_str().unwrap());
     if room.executor.is_agent() {
@@ -50,7 +52,7 @@ pub(super) fn calls_a_tool(room: &Room) {
         assert_eq!((&calls[0]["name"], &calls[0]["id"]), (&json!(room.executor.tool), &results[0]["id"]));
         // Some say with which shell as well.
         assert!(
-            calls[0]["input"]["command"].as_str().unwrap().contains("pwd > where; echo out"),
+            calls[0]["input"]["command"].as_str().unwrap().contains("pwd | tee where; echo out"),
             "{calls:?}"
         );
         assert!(results[0]["output"].to_string().contains("out"), "{results:?}");
@@ -66,7 +68,9 @@ pub(super) fn fails(room: &Room) {
     assert_eq!(ran.left.code, 1);
     if room.executor.is_agent() {
         assert!(ran.message().contains("the model is away"), "{}", ran.message());
-        assert_eq!(room.said(&ran.session, "assistant"), [""; 0]);
+        // Some say it themselves, as if the model had.
+        let said = room.said(&ran.session, "assistant");
+        assert!(said.iter().all(|said| said.contains("the model is away")), "{said:?}");
     }
     let result = room.home.run(&["result", &ran.session]).exits(1);
     assert!(result.stderr.contains(ran.message()), "{}", result.stderr);
@@ -103,12 +107,16 @@ pub(super) fn ends_its_turn_when_it_is_stopped(room: &Room) {
     let last = room.last_run(&session);
     assert_eq!((&last["state"], last["signal"].is_null()), (&json!("stopped"), true), "{last:#}");
     let log = room.home.run(&["logs", &session]).ok().stdout;
-    let end = log.lines().last().unwrap();
-    assert!(end.contains("aborted") || end.contains("cancelled"), "{end}");
+    // Some have a word more to say, about themselves.
+    let end: Vec<_> = log.lines().rev().take(3).collect();
+    assert!(end.iter().any(|line| line.contains("aborted") || line.contains("cancelled")), "{end:#?}");
 }
 
 pub(super) fn is_killed_for_good(room: &Room) {
-    let session = room.begin(&[], "tool touch going && tail -f /dev/null");
+    let options = ["--allow-tool", room.executor.tool];
+    let asks_nobody = room.executor.is_agent() && !room.executor.can(Can::Ask);
+    let options = if asks_nobody { options.as_slice() } else { &[] };
+    let session = room.begin(options, "tool touch going && tail -f /dev/null");
     if room.executor.can(Can::Ask) {
         let question = room.until_it_asks(&session);
         room.home.run(&["approvals", "allow", question["id"].as_str().unwrap()]).ok();

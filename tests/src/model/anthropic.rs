@@ -1,4 +1,4 @@
-//! The Messages interface, as Claude Code uses it: always a stream.
+//! The Messages interface, as Claude Code and Goose use it: always a stream.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,8 +8,13 @@ use serde_json::{Value, json};
 use super::http::Exchange;
 use super::reply::{End, Part, Reply, Told};
 
-/// What the agent says in the user's place.
-const NOT_THE_USER: &str = "<system-reminder>";
+/// What agents say in the user's place begins so.
+const NOT_THE_USER: &[&str] = &["<system-reminder>", "<turn-context>"];
+
+/// What an agent says of a tool that was refused and does not call an error.
+const DECLINED: &str = "declined to run this tool";
+/// The tools that run commands, by the agents that have them.
+const SHELLS: &[&str] = &["Bash", "shell", "developer__shell"];
 
 /// The number of the next answer.
 static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -29,9 +34,8 @@ pub(super) fn messages(body: &Value, exchange: Exchange) -> io::Result<()> {
 /// The tool that runs commands, if it is offered.
 fn tool(body: &Value) -> Option<String> {
     let tools = body["tools"].as_array()?;
-    let name =
-        tools.iter().map(|tool| tool["name"].as_str().unwrap_or_default()).find(|name| *name == "Bash");
-    name.map(str::to_owned)
+    let mut names = tools.iter().filter_map(|tool| tool["name"].as_str());
+    names.find(|name| SHELLS.contains(name)).map(str::to_owned)
 }
 
 fn told(body: &Value) -> Vec<Told> {
@@ -50,7 +54,7 @@ fn blocks(content: &Value) -> Vec<Told> {
         Some("tool_result") => {
             let answer = &block["content"];
             let text = answer.as_str().or_else(|| answer[0]["text"].as_str()).unwrap_or_default();
-            Some(Told::Tool(text.into(), block["is_error"] == true))
+            Some(Told::Tool(text.into(), block["is_error"] == true || text.contains(DECLINED)))
         }
         Some(_) | None => None,
     };
@@ -58,7 +62,8 @@ fn blocks(content: &Value) -> Vec<Told> {
 }
 
 fn user(text: &str) -> Option<Told> {
-    (!text.trim_start().starts_with(NOT_THE_USER)).then(|| Told::User(text.into()))
+    let is_agents = NOT_THE_USER.iter().any(|beginning| text.trim_start().starts_with(beginning));
+    (!is_agents).then(|| Told::User(text.into()))
 }
 
 fn stream(reply: &Reply, tool: &str, model: &Value, mut exchange: Exchange) -> io::Result<()> {

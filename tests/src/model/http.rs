@@ -74,6 +74,11 @@ impl Exchange {
         self.write(format!("event: {name}\ndata: {event}\n\n").as_bytes())
     }
 
+    /// One event without a name.
+    pub(super) fn data(&mut self, event: &Value) -> io::Result<()> {
+        self.write(format!("data: {event}\n\n").as_bytes())
+    }
+
     /// Returns when the other side is gone.
     pub(super) fn hang(mut self) -> io::Result<()> {
         io::copy(&mut self.stream, &mut io::sink()).map(drop)

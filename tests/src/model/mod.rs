@@ -4,6 +4,7 @@
 //! It knows as much of the vendors' interfaces as the agents need, and counts no tokens but those it is told to.
 
 mod anthropic;
+mod gemini;
 mod http;
 mod reply;
 mod responses;
@@ -76,6 +77,7 @@ fn route(request: &Request, exchange: Exchange) -> std::io::Result<()> {
         "/v1/messages" => anthropic::messages(&request.body, exchange),
         "/v1/messages/count_tokens" => exchange.json(200, &serde_json::json!({ "input_tokens": 1 })),
         "/v1/responses" => responses::responses(&request.body, exchange),
+        path if gemini::is_asked(path) => gemini::generate(path, &request.body, exchange),
         "/" => exchange.json(200, &serde_json::json!({})),
         path => exchange.json(404, &serde_json::json!({ "error": { "message": format!("no {path} here") } })),
     }

@@ -31,6 +31,9 @@ use crate::agents::said::Said;
 use crate::agents::speech::Speech;
 use crate::agents::turn::Turn;
 
+/// Agents that tell an error as if the model had said it, and how they begin.
+const ERRORS_SAID: &[(&str, &str)] = &[("goose", "Ran into this error: ")];
+
 /// One turn with an agent that speaks the Agent Client Protocol.
 pub(in crate::agents) struct Acp {
     turn: Turn,
@@ -46,6 +49,8 @@ pub(in crate::agents) struct Acp {
     meter: Meter,
     /// The agent says that its thread is broken, which some do not say by an error.
     broken: bool,
+    /// How it begins where it tells an error in words.
+    error_said: Option<&'static str>,
     end: Option<TurnEnd>,
 }
 
@@ -64,6 +69,7 @@ impl Acp {
             permissions: Permissions::default(),
             meter,
             broken: false,
+            error_said: None,
             end: None,
         }
     }
@@ -110,6 +116,7 @@ impl Acp {
             "end_turn" if self.broken => {
                 failed(last.clone().unwrap_or_else(|| "its thread broke down".into()))
             }
+            "end_turn" if self.told_an_error() => failed(last.clone().unwrap_or_default()),
             "end_turn" => completed(Stop::EndTurn),
             "max_tokens" => completed(Stop::MaxTokens),
             "max_turn_requests" => completed(Stop::MaxTurnRequests),
@@ -121,6 +128,12 @@ impl Acp {
             other => failed(format!("it ended its turn for a reason that is not known here: {other}")),
         };
         heard(said).into_iter().chain(self.ends(end)).collect()
+    }
+
+    /// Whether the last thing that it said is that it failed.
+    fn told_an_error(&self) -> bool {
+        let last = self.speech.last_word().unwrap_or_default();
+        self.error_said.is_some_and(|beginning| last.starts_with(beginning))
     }
 
     fn ends(&mut self, end: TurnEnd) -> Vec<Heard> {

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use session_core::names::ExecutorSessionId;
 
 use super::super::protocol::{Heard, text};
-use super::Acp;
+use super::{Acp, ERRORS_SAID};
 use crate::agents::ending::TurnEnd;
 use crate::agents::entry;
 use crate::agents::turn::Turn;
@@ -83,7 +83,10 @@ impl Acp {
             let message = format!("it speaks {told} of the Agent Client Protocol, {VERSION} is spoken here");
             return self.ends(TurnEnd::Failed { message });
         }
-        self.meter.of_agent(text(&result["agentInfo"], "name"));
+        let agent = text(&result["agentInfo"], "name");
+        self.meter.of_agent(agent);
+        self.error_said =
+            ERRORS_SAID.iter().find(|(name, _)| *name == agent).map(|(_, beginning)| *beginning);
         let (cwd, can) = (self.turn.cwd.as_str(), &result["agentCapabilities"]);
         let (method, params) = match self.turn.conversation.resumed() {
             None => ("session/new", json!({ "cwd": cwd, "mcpServers": [] })),

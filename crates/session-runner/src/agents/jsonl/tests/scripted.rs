@@ -259,6 +259,23 @@ async fn a_refusing_agent_failed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_agent_that_tells_an_error_as_its_words_failed() {
+    for (name, failed) in [("goose", true), ("gander", false)] {
+        let mut held = held(turn(), []);
+        let request = held.expect("initialize").await;
+        let info = json!({ "name": name, "version": "1" });
+        held.respond(&request, json!({ "protocolVersion": 1, "agentInfo": info })).await;
+        let request = held.expect("session/new").await;
+        held.respond(&request, json!({ "sessionId": "s1" })).await;
+        let prompt = held.expect("session/prompt").await;
+        held.says("Ran into this error: it is away").await;
+        held.respond(&prompt, json!({ "stopReason": "end_turn" })).await;
+        let end = held.ended().await.0;
+        assert_eq!(matches!(end, TurnEnd::Failed { .. }), failed, "{end:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_agent_of_another_version_failed() {
     let mut held = held(turn(), []);
     let request = held.expect("initialize").await;
