@@ -300,6 +300,8 @@ ports! {
         write reap(now: Timestamp, limit: u32) -> Vec<Run>;
         read run(id: RunId) -> Option<Run>;
         read runs(session: SessionId, limit: u32) -> Vec<Run>;
+        read runs_before(session: SessionId, before: RunId, limit: u32) -> Vec<Run>;
+        read recall(once: &Idempotency, now: Timestamp) -> Option<Vec<Run>>;
         read has_work(runner: RunnerId) -> bool;
     } {
         async fn enqueue_once(
