@@ -14,6 +14,7 @@ mod extract;
 mod guard;
 mod metrics;
 mod openapi;
+mod pages;
 mod problem;
 mod routes;
 pub mod serve;

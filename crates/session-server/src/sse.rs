@@ -1,7 +1,7 @@
 //! A session's log as a stream: what is there, page by page from the store, then what comes.
 //!
-//! Nothing is queued for a reader: its own task reads the next page when the one before was taken. A reader that stops
-//! costs one page, however much is appended meanwhile.
+//! Nothing is queued for a reader: its own task takes the next page when the one before was taken. A reader that stops
+//! costs one page, however much is appended meanwhile. Readers of the same place share its page.
 
 use std::convert::Infallible;
 
@@ -19,13 +19,14 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use crate::auth::Caller;
+use crate::pages::Piece;
 use crate::problem::Refusal;
 use crate::state::State;
 
 /// A page that has so many bytes gets no more events: one event more than that may be in it.
 const PAGE_BYTES: usize = 1024 * 1024;
 /// The most events of a page.
-const PAGE_MAX: usize = 256;
+const PAGE_MAX: u64 = 256;
 /// So many events are read at once: nobody knows how large they are.
 const PART: u32 = 16;
 /// When a reader is to come back after the server ended.
@@ -119,27 +120,37 @@ impl Reader {
 
     /// What stands behind the last event that was taken; `None` where that is nothing.
     async fn page(&mut self, state: &State) -> StoreResult<Option<Bytes>> {
-        // Never closed: there is always a permit sooner or later. It is held until what was read is cut to size.
-        let _permit = state.pages().acquire().await;
-        let (mut text, mut count) = (String::new(), 0);
-        while text.len() < PAGE_BYTES && count < PAGE_MAX {
-            let events = state.coordinator().store().read(self.session, self.after, PART).await?;
-            let is_last = events.len() < PART as usize;
-            for event in &events {
-                if text.len() >= PAGE_BYTES {
-                    break;
-                }
-                text.push_str(&frame(event));
-                self.after = event.seq;
-                count += 1;
-            }
-            if is_last {
+        let (session, after) = (self.session, self.after);
+        let found = state.pages().behind((session, after), || page(state, session, after)).await?;
+        Ok(found.map(|piece| {
+            self.after = piece.last;
+            state.metrics().sent(piece.count);
+            piece.text
+        }))
+    }
+}
+
+/// A page of the log behind this event.
+async fn page(state: &State, session: SessionId, after: Seq) -> StoreResult<Option<Piece>> {
+    // Never closed: there is always a permit sooner or later. It is held until what was read is cut to size.
+    let _permit = state.reading().acquire().await;
+    let (mut text, mut count, mut last) = (String::new(), 0, after);
+    while text.len() < PAGE_BYTES && count < PAGE_MAX {
+        let events = state.coordinator().store().read(session, last, PART).await?;
+        let is_last = events.len() < PART as usize;
+        for event in &events {
+            if text.len() >= PAGE_BYTES {
                 break;
             }
+            text.push_str(&frame(event));
+            last = event.seq;
+            count += 1;
         }
-        state.metrics().sent(count as u64);
-        Ok(Some(text).filter(|text| !text.is_empty()).map(Bytes::from))
+        if is_last {
+            break;
+        }
     }
+    Ok((count > 0).then(|| Piece { text: Bytes::from(text), last, count }))
 }
 
 fn frame(event: &Event) -> String {

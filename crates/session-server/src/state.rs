@@ -16,6 +16,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics::Metrics;
+use crate::pages::Pages;
 
 /// Bounds, one for each thing that could grow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -184,7 +185,8 @@ struct Inner {
     metrics: Metrics,
     requests: Arc<Semaphore>,
     readers: Arc<Semaphore>,
-    pages: Semaphore,
+    reading: Semaphore,
+    pages: Pages,
 }
 
 /// So many pages of logs are read at once: before it is read nobody knows how large the events of one are.
@@ -217,7 +219,8 @@ impl State {
                 metrics: Metrics::default(),
                 requests: Arc::new(Semaphore::new(requests)),
                 readers: Arc::new(Semaphore::new(readers)),
-                pages: Semaphore::new(PAGES_AT_ONCE),
+                reading: Semaphore::new(PAGES_AT_ONCE),
+                pages: Pages::default(),
             }),
         }
     }
@@ -250,7 +253,12 @@ impl State {
         &self.inner.requests
     }
 
-    pub(crate) fn pages(&self) -> &Semaphore {
+    /// Who reads a page of a log holds one of these meanwhile.
+    pub(crate) fn reading(&self) -> &Semaphore {
+        &self.inner.reading
+    }
+
+    pub(crate) fn pages(&self) -> &Pages {
         &self.inner.pages
     }
 

@@ -164,7 +164,7 @@ pub(super) async fn page(
     let mut left = limit;
     while left > 0 && bytes < BYTES && more {
         let part = left.min(PART);
-        let _permit = state.pages().acquire().await;
+        let _permit = state.reading().acquire().await;
         let events: Vec<Event> = store.read(session, last, part).await?;
         more = events.len() == part as usize;
         for event in &events {
