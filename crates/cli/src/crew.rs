@@ -9,7 +9,8 @@ use serde::Deserialize;
 
 use crate::context::Context;
 use crate::failure::{Failure, Kind, Outcome};
-use crate::host::protocol::{BudgetWire, NewSessionWire, SandboxWire, SessionWire, TaskWire};
+use crate::host::link::Connection;
+use crate::host::protocol::{BudgetWire, Inherited, NewSessionWire, SandboxWire, SessionWire, TaskWire};
 use crate::{duration, select};
 
 /// A crew file.
@@ -59,7 +60,7 @@ pub struct Crew {
 #[derive(Debug, Clone)]
 pub struct Defaults {
     /// What the caller's environment gives.
-    pub base_env: Vec<(String, String)>,
+    pub base_env: Inherited,
     /// Variables that were set on the command line; a task's own come on top.
     pub env: Vec<(String, String)>,
     /// The longest wall time of a task that sets none.
@@ -80,9 +81,13 @@ pub enum Projects {
 }
 
 impl Projects {
-    /// By the settings.
-    pub fn of(context: &Context) -> Self {
-        context.config.host.fleet().map_or(Self::Here, |_| Self::Anywhere)
+    /// By the host that is there, or by the settings, which the next one begins with.
+    pub async fn of(context: &Context) -> Outcome<Self> {
+        let has_fleet = match Connection::open(context).await? {
+            Some(host) => host.has_fleet(),
+            None => context.config.host.fleet().is_some(),
+        };
+        Ok(if has_fleet { Self::Anywhere } else { Self::Here })
     }
 
     /// The project's path as it is asked for.
@@ -192,7 +197,7 @@ mod tests {
         let path = Utf8Path::from_path(dir.path()).unwrap().join("crew.toml");
         fs::write(&path, text).unwrap();
         let defaults = Defaults {
-            base_env: Vec::new(),
+            base_env: Inherited::default(),
             env: Vec::new(),
             timeout: Some(SignedDuration::from_secs(9)),
             claim_within: None,

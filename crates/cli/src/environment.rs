@@ -4,18 +4,11 @@ use session_runner::workspace::environment::check_variable;
 
 use crate::context::Context;
 use crate::failure::{Failure, Kind, Outcome};
+use crate::host::protocol::Inherited;
 
-/// The caller's variables on the allow-list. None where any runner may execute what they are for: that one has its own.
-pub fn beneath(context: &Context) -> Vec<(String, String)> {
-    match context.config.host.fleet() {
-        Some(_) => Vec::new(),
-        None => context.host_environment().pairs().to_vec(),
-    }
-}
-
-/// The caller's variables [on the allow-list](beneath), in `run.pass_env`, and those that `--allow-env` names.
-pub fn base(context: &Context, allowed: &[String]) -> Outcome<Vec<(String, String)>> {
-    let mut base = beneath(context);
+/// The caller's variables on the allow-list, and those that `run.pass_env` and `--allow-env` name.
+pub fn base(context: &Context, allowed: &[String]) -> Outcome<Inherited> {
+    let mut base = Inherited { own: context.host_environment().pairs().to_vec(), named: Vec::new() };
     let passed = context.config.run.pass_env.iter().map(|name| ("run.pass_env", name));
     for (whose, name) in passed.chain(allowed.iter().map(|name| ("--allow-env", name))) {
         let pattern = name.strip_suffix('*');
@@ -26,10 +19,10 @@ pub fn base(context: &Context, allowed: &[String]) -> Outcome<Vec<(String, Strin
         }
         for (found, value) in &context.environment {
             let meant = pattern.map_or(found == name, |beginning| found.starts_with(beginning));
+            let is_new = base.named.iter().all(|(known, _)| known != found);
             // What is ours is set by us, and a whole group of names may hold some that no program can be given.
-            if meant && check_variable(found, value).is_ok() && !base.iter().any(|(known, _)| known == found)
-            {
-                base.push((found.clone(), value.clone()));
+            if meant && is_new && check_variable(found, value).is_ok() {
+                base.named.push((found.clone(), value.clone()));
             }
         }
     }

@@ -93,6 +93,15 @@ impl Scene {
         run.unwrap()
     }
 
+    /// What a person at the coordinator asks for, whose settings do not say that there are runners; the session.
+    fn typed(&self, arguments: &[&str]) -> String {
+        let mut command = self.office.command(&[&["run", "--detach"], arguments].concat());
+        command.env_remove("ROOMETTE_HOST_RUNS_AT_ONCE");
+        let session = left(command).ok().stdout.trim().to_owned();
+        self.office.run(&["wait", &session]).ok();
+        session
+    }
+
     fn ran(&self, body: &Value) -> Reply {
         self.over(&self.asked(&self.of.token, body).is(201))
     }
@@ -121,13 +130,11 @@ fn a_runner_gives_its_own_tools_and_environment() {
     assert_eq!(output(&run.text("/session_id")).unwrap(), "hello of-runner by name\n");
     assert_eq!(run.body["env"], json!(["GIVEN"]), "nothing else of anybody's environment is recorded");
     assert_eq!(run.body["sandbox"]["read"], json!([scene.at("tools")]));
-    let session = scene.office.run(&["run", "--detach", "--env", "GIVEN=cli", "--", "greet"]).ok();
-    let session = session.stdout.trim();
-    scene.office.run(&["wait", session]).ok();
-    assert_eq!(output(session).unwrap(), "hello of-runner cli\n");
-    let shown = scene.office.inspect(session);
+    let session = scene.typed(&["--env", "GIVEN=cli", "--", "greet"]);
+    assert_eq!(output(&session).unwrap(), "hello of-runner cli\n");
+    let shown = scene.office.inspect(&session);
     assert_eq!(shown["runs"][0]["env"], json!(["GIVEN"]));
-    assert!(scene.office.run(&["inspect", session]).ok().stdout.contains("/tools"), "{shown}");
+    assert!(scene.office.run(&["inspect", &session]).ok().stdout.contains("/tools"), "{shown}");
 }
 
 #[test]
@@ -146,18 +153,7 @@ fn a_project_is_the_runner_s() {
     completed(&scene.ran(&run("in-place", "echo made > here")));
     assert_eq!(fs::read_to_string(scene.at("project/here")).unwrap(), "made\n");
     // As a person asks for it, who does not see the directory.
-    let project = scene.at("project");
-    let session = scene.office.run(&[
-        "run",
-        "--detach",
-        "--in-place",
-        "--project",
-        project.as_str(),
-        "--",
-        "rm",
-        "here",
-    ]);
-    scene.office.run(&["wait", session.ok().stdout.trim()]).ok();
+    scene.typed(&["--in-place", "--project", scene.at("project").as_str(), "--", "rm", "here"]);
     assert!(!scene.at("project/here").exists());
 }
 
@@ -220,6 +216,8 @@ fn a_session_has_what_it_got_when_it_was_opened() {
     refused(&again("true".into()), "sandbox_unavailable", &["is given once"]);
     fs::write(&kept, whole).unwrap();
     completed(&again("true".into()));
+    fs::remove_dir_all(scene.home.session(&session)).unwrap();
+    refused(&again("true".into()), "sandbox_unavailable", &["is given once"]);
 }
 
 #[test]

@@ -27,10 +27,14 @@ use crate::{environment, output, select, view};
 pub async fn execute(context: &Context, args: RunArgs) -> Outcome<()> {
     let detach = args.detach;
     let (family, key) = (args.family.clone(), args.key.is_some());
-    let mut submit = submission(context, args)?;
+    let has_projects = args.in_place || args.worktree || args.project.is_some() || args.file.is_some();
+    let projects = if has_projects { Projects::of(context).await? } else { Projects::Here };
+    let mut submit = submission(context, args, projects)?;
     adopt(&mut submit, parent(context, &family, key).await?, &family)?;
     link::check_system()?;
-    check_projects(context, &submit)?;
+    if projects == Projects::Here {
+        check_projects(context, &submit)?;
+    }
     let labels: Vec<Option<String>> = submit.tasks.iter().map(label_of).collect();
     let mut connection = link::ensure_host(context).await?;
     let enqueued = enqueue(&mut connection, submit).await?;
@@ -71,11 +75,8 @@ fn adopt(submit: &mut Submit, parent: Option<SessionId>, family: &FamilyArgs) ->
     Ok(())
 }
 
-/// Finds out before anything is made whether a worktree can be made of each project, where they are here.
+/// Finds out before anything is made whether a worktree can be made of each project.
 fn check_projects(context: &Context, submit: &Submit) -> Outcome<()> {
-    if Projects::of(context) == Projects::Anywhere {
-        return Ok(());
-    }
     let git = context.git();
     let mut checked = Vec::new();
     for task in &submit.tasks {
@@ -135,9 +136,9 @@ fn label_of(task: &TaskWire) -> Option<String> {
     }
 }
 
-fn submission(context: &Context, args: RunArgs) -> Outcome<Submit> {
+fn submission(context: &Context, args: RunArgs, projects: Projects) -> Outcome<Submit> {
     let principal = context.principal()?.to_string();
-    let defaults = defaults(context, &args.task)?;
+    let defaults = Defaults { projects, ..defaults(context, &args.task)? };
     if let Some(path) = &args.file {
         let crew = crew::read(path, &defaults)?;
         return Ok(Submit { principal, at_once: args.at_once.or(crew.at_once), tasks: crew.tasks });
@@ -148,7 +149,7 @@ fn submission(context: &Context, args: RunArgs) -> Outcome<Submit> {
             "name a program, `roomette run -- PROGRAM…`, or a crew file, `roomette run -f CREW.TOML`",
         ));
     }
-    let (workspace, project) = workspace(&args, defaults.projects)?;
+    let (workspace, project) = workspace(&args, projects)?;
     args.label.as_deref().map(select::label).transpose()?;
     let metadata = args.metadata.unwrap_or_else(|| "{}".into());
     if let Err(error) = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(&metadata) {
@@ -254,7 +255,7 @@ pub fn defaults(context: &Context, args: &TaskArgs) -> Outcome<Defaults> {
         env: environment::named(context, &args.env)?,
         timeout: args.timeout.or(context.config.run.timeout),
         claim_within: args.claim_within,
-        projects: Projects::of(context),
+        projects: Projects::Here,
     })
 }
 

@@ -34,7 +34,7 @@ pub async fn import(context: &Context, args: ImportArgs) -> Outcome<()> {
         let file = file.canonicalize_utf8().map_err(|error| {
             Failure::caused(Kind::Usage, format!("the database {file} cannot be read"), &error)
         })?;
-        let base_env = environment::base(context, &[])?;
+        let base_env = environment::base(context, &[])?.given(false);
         let wire = LegacyWire { file, source, hostname, executor: agent, base_env, dry_run };
         return import_legacy(context, wire).await;
     }

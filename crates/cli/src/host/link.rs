@@ -73,6 +73,11 @@ impl Connection {
         self.host.pid
     }
 
+    /// Whether new sessions may be executed on other machines.
+    pub fn has_fleet(&self) -> bool {
+        self.host.fleet
+    }
+
     /// Asks, and takes the first reply.
     pub async fn ask(&mut self, request: &Request) -> Outcome<Reply> {
         self.send(request).await?;

@@ -33,6 +33,11 @@ impl Connection {
         match self.never {}
     }
 
+    /// Whether new sessions may be executed on other machines.
+    pub fn has_fleet(&self) -> bool {
+        match self.never {}
+    }
+
     /// Asks, and takes the first reply.
     #[expect(clippy::unused_async, reason = "as on Linux, where the host answers")]
     pub async fn ask(&mut self, _: &Request) -> Outcome<Reply> {

@@ -15,7 +15,8 @@ use crate::failure::{Failure, Kind};
 mod task;
 
 pub use task::{
-    BudgetChangeWire, BudgetWire, NewSessionWire, SandboxWire, SessionWire, Submit, TaskWire, TurnWire,
+    BudgetChangeWire, BudgetWire, Inherited, NewSessionWire, SandboxWire, SessionWire, Submit, TaskWire,
+    TurnWire,
 };
 
 /// The longest line: a submission of many tasks with their environments fits.
@@ -31,6 +32,9 @@ pub struct Greeting {
     pub pid: u32,
     /// The store that it writes, without a password.
     pub store: String,
+    /// New sessions may be executed on other machines.
+    #[serde(default)]
+    pub fleet: bool,
 }
 
 /// What a command asks of the host.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use session_core::affinity::Place;
 use session_core::run::Epoch;
 use session_runner::process::KeeperProgram;
 use session_runner::scope::Machine;
@@ -76,6 +77,7 @@ pub async fn serve(
         roomette: env!("CARGO_PKG_VERSION").into(),
         pid: std::process::id(),
         store: context.store_url()?.to_string(),
+        fleet: operations.place() == Place::Anywhere,
     };
     let path = context.paths.socket();
     let listener = socket::listen(&path)

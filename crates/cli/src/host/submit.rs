@@ -83,7 +83,8 @@ impl Operations {
             claim_within,
             priority,
         } = wire;
-        let mut given = Variables { base: base_env, named: env };
+        let anywhere = self.place() == Place::Anywhere;
+        let mut given = Variables { base: base_env.clone().given(anywhere), named: env };
         for (name, value) in &given.named {
             check_variable(name, value).map_err(|error| Failure::of(Kind::Usage, &error))?;
         }
@@ -117,6 +118,7 @@ impl Operations {
                     return Err(StoreError::UnknownSession(id).into());
                 };
                 can_take_a_turn(&session)?;
+                given.base = base_env.given(session.sandbox.pending.is_some());
                 if session.sandbox.level != SandboxLevel::Off {
                     given.base = scope::without_home(std::mem::take(&mut given.base));
                 }

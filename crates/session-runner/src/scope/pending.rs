@@ -96,6 +96,11 @@ impl Settlement {
         let SandboxSpec { level, read, write, network, limits, repository: _, pending } = asked;
         let pending = pending.clone().unwrap_or_default();
         let found = match project {
+            // What was imported was never looked at.
+            Some((name, _)) if !name.is_absolute() => {
+                let (field, path) = ("project", name.to_string());
+                return Err(ScopeError::Directory { field, path, reason: PathReason::Relative });
+            }
             Some((name, in_place)) => Some((real("project", name)?, in_place)),
             None => None,
         };

@@ -17,7 +17,7 @@ use session_server::state::{Host, Settled, Unsettled, Wanted};
 use crate::config::{Net, SandboxConfig};
 use crate::environment;
 use crate::host::operations::Operations;
-use crate::host::protocol::SandboxWire;
+use crate::host::protocol::{Inherited, SandboxWire};
 use crate::host::scope;
 
 /// This host, as the API asks it.
@@ -44,8 +44,10 @@ impl Host for Port {
         } else {
             only_within(&context.config.sandbox, &wire, &wanted)?;
             // What the user whose host this is passes on to tasks is for that user's own.
-            environment::beneath(context)
+            let own = context.host_environment().pairs().to_vec();
+            Inherited { own, named: Vec::new() }
         };
+        let base_env = base_env.given(self.place() == Place::Anywhere);
         let in_place = if wanted.kind == WorkspaceKind::InPlace { InPlace::Yes } else { InPlace::No };
         let project = wanted.project.map(|project| (Utf8PathBuf::from(project), in_place));
         let settled = self.operations.settle(wanted.parent, &wire, project, base_env, wanted.env);

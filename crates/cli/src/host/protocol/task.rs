@@ -38,7 +38,7 @@ pub struct TaskWire {
     #[serde(default)]
     pub turn: Option<TurnWire>,
     /// What the caller's environment gives. A further run of a session keeps what its last one had.
-    pub base_env: Vec<(String, String)>,
+    pub base_env: Inherited,
     /// What was set by name; comes on top.
     pub env: Vec<(String, String)>,
     /// The longest wall time.
@@ -48,6 +48,28 @@ pub struct TaskWire {
     pub claim_within: Option<SignedDuration>,
     /// Higher ones first.
     pub priority: i32,
+}
+
+/// What a caller's environment gives.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Inherited {
+    /// What the allow-list lets through: it tells of the caller's machine.
+    pub own: Vec<(String, String)>,
+    /// What the caller and the settings name (`--allow-env`, `run.pass_env`).
+    pub named: Vec<(String, String)>,
+}
+
+impl Inherited {
+    /// What of it goes to a run: all, or, where `anywhere` is set and the run's machine may be another one, what was named.
+    pub fn given(self, anywhere: bool) -> Vec<(String, String)> {
+        let Self { own, named } = self;
+        if anywhere {
+            return named;
+        }
+        let more: Vec<_> =
+            named.into_iter().filter(|(name, _)| own.iter().all(|(known, _)| known != name)).collect();
+        own.into_iter().chain(more).collect()
+    }
 }
 
 /// What an agent is asked for; what is not given is as in the session's last turn.
@@ -166,4 +188,17 @@ pub enum BudgetChangeWire {
         /// Cost is to have no limit.
         any_cost: bool,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_tells_of_the_caller_s_machine_stays_there() {
+        let pairs = |names: &[&str]| names.iter().map(|&name| (name.into(), name.into())).collect::<Vec<_>>();
+        let inherited = Inherited { own: pairs(&["LANG", "PATH"]), named: pairs(&["PATH", "A_KEY"]) };
+        assert_eq!(inherited.clone().given(false), pairs(&["LANG", "PATH", "A_KEY"]));
+        assert_eq!(inherited.given(true), pairs(&["PATH", "A_KEY"]), "named by whoever asks");
+    }
 }

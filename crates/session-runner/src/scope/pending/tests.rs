@@ -108,6 +108,9 @@ fn a_machine_looks_where_the_names_lead_on_it() {
     let project = Some((disk.at("srv/gone"), InPlace::No));
     let off = Asked { level: SandboxLevel::Off, project, ..Asked::default() };
     assert!(sentence(&off, &[], false, &own).starts_with("project: "));
+    let project = Some(("srv".into(), InPlace::No));
+    let relative = Asked { level: SandboxLevel::Off, project, ..Asked::default() };
+    assert!(sentence(&relative, &[], false, &own).contains("is relative"));
     let held = nowhere(&[disk.at("data").as_str()]);
     assert!(sentence(&held, &[], false, &own).contains("overlaps roomette's own data"));
     // What is in bounds by its name may lead out of them.
