@@ -90,6 +90,13 @@ fn others_see_nothing_and_get_no_more_than_their_sandbox() {
     }
     let own = start(json!({})).is(201).text("/session_id");
     assert_eq!(home.inspect(&own)["principal"], json!("guest"));
+    // Nor is anything opened by a variable.
+    let private = home.path().join("private/bin");
+    std::fs::create_dir_all(&private).unwrap();
+    let path = json!({"env": {"PATH": format!("{private}:/usr/bin:/bin")}});
+    let session = start(path).is(201).text("/session_id");
+    let shown = ask("GET", &format!("/v1/sessions/{session}"), "").is(200);
+    assert!(!shown.body["sandbox"]["allow_read"].to_string().contains("private"), "{}", shown.body);
     let ended = home.run(&["token", "ls"]).ok();
     let id =
         ended.lines().into_iter().find(|line| line.contains(" guest ")).unwrap().split(' ').next().unwrap();

@@ -16,6 +16,7 @@ use session_server::state::{Host, Settled, Unsettled, Wanted};
 
 use crate::config::{Net, SandboxConfig};
 use crate::environment;
+use crate::failure::Failure;
 use crate::host::operations::Operations;
 use crate::host::protocol::{Inherited, SandboxWire};
 use crate::host::scope;
@@ -38,19 +39,22 @@ impl Host for Port {
         let context = self.operations.context();
         let wire = wire(wanted.sandbox)?;
         let own = context.principal().is_ok_and(|own| own == *wanted.principal);
-        let base_env = if own {
+        // A `PATH` that somebody else names opens none of this user's directories.
+        let (base_env, named) = if own {
             let passed = environment::base(context, &[]);
-            passed.map_err(|failure| Unsettled { field: "env".into(), reason: failure.in_one_line() })?
+            let unsettled =
+                |failure: Failure| Unsettled { field: "env".into(), reason: failure.in_one_line() };
+            (passed.map_err(unsettled)?, wanted.env)
         } else {
             only_within(&context.config.sandbox, &wire, &wanted)?;
             // What the user whose host this is passes on to tasks is for that user's own.
             let own = context.host_environment().pairs().to_vec();
-            Inherited { own, named: Vec::new() }
+            (Inherited { own, named: Vec::new() }, [].as_slice())
         };
         let base_env = base_env.given(self.place() == Place::Anywhere);
         let in_place = if wanted.kind == WorkspaceKind::InPlace { InPlace::Yes } else { InPlace::No };
         let project = wanted.project.map(|project| (Utf8PathBuf::from(project), in_place));
-        let settled = self.operations.settle(wanted.parent, &wire, project, base_env, wanted.env);
+        let settled = self.operations.settle(wanted.parent, &wire, project, base_env, named);
         let scope::Settled { sandbox, base_env } = settled.map_err(|error| unsettled(&error))?;
         Ok(Settled { sandbox, base_env })
     }
