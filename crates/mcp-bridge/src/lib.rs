@@ -1,0 +1,11 @@
+//! Any stdio MCP server over HTTP, one confined process for each client session.
+//!
+//! What decides is pure and lies here: what a message is ([`envelope`]), which directories a client may open ([`roots`]),
+//! when a session's scope is locked ([`gate`]).
+
+#![forbid(unsafe_code)]
+
+pub mod envelope;
+pub mod gate;
+pub mod id;
+pub mod roots;
