@@ -8,4 +8,7 @@
 pub mod envelope;
 pub mod gate;
 pub mod id;
+pub mod replay;
+pub mod revision;
 pub mod roots;
+pub mod router;
