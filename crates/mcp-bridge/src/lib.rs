@@ -12,3 +12,4 @@ pub mod replay;
 pub mod revision;
 pub mod roots;
 pub mod router;
+pub mod talk;

@@ -6,6 +6,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::str::FromStr;
 
+use bytes::Bytes;
+
 use crate::router::Stream;
 
 /// The id of an event: of which stream, and which one of it.
@@ -75,7 +77,7 @@ pub enum Since {
         /// Its id.
         id: EventId,
         /// The message.
-        line: String,
+        line: Bytes,
         /// Nothing comes after it on this stream.
         last: bool,
     },
@@ -90,7 +92,7 @@ pub enum Since {
 /// One stream.
 #[derive(Debug, Default)]
 struct Track {
-    events: VecDeque<String>,
+    events: VecDeque<Bytes>,
     /// How many were sent, and of those, how many are not kept.
     sent: u64,
     ended: bool,
@@ -128,8 +130,9 @@ impl Replay {
     }
 
     /// An event is sent, on a stream that is open. Returns its id; `None` where there is no such stream.
-    pub fn send(&mut self, stream: Stream, line: String, last: bool) -> Option<EventId> {
+    pub fn send(&mut self, stream: Stream, line: impl Into<Bytes>, last: bool) -> Option<EventId> {
         let sent = self.streams.get_mut(&stream).filter(|sent| !sent.ended)?;
+        let line = line.into();
         self.bytes += line.len();
         sent.events.push_back(line);
         sent.sent += 1;
@@ -188,7 +191,7 @@ impl Replay {
 
     fn drop_stream(&mut self, stream: Stream) {
         if let Some(sent) = self.streams.remove(&stream) {
-            self.bytes -= sent.events.iter().map(String::len).sum::<usize>();
+            self.bytes -= sent.events.iter().map(Bytes::len).sum::<usize>();
             self.order.retain(|of| *of != stream);
         }
     }
@@ -227,12 +230,12 @@ mod tests {
         replay.open(one);
         replay.open(two);
         assert_eq!(replay.since(id(one, 0)), Since::Nothing);
-        assert_eq!(replay.send(one, "a".into(), false), Some(id(one, 1)));
-        assert_eq!(replay.send(two, "b".into(), true), Some(id(two, 1)));
-        assert_eq!(replay.send(one, "c".into(), true), Some(id(one, 2)));
-        assert_eq!(replay.send(one, "late".into(), false), None);
-        assert_eq!(replay.send(Stream::Request(3), "none".into(), false), None);
-        let next = |stream, number, line: &str, last| Since::Next {
+        assert_eq!(replay.send(one, "a", false), Some(id(one, 1)));
+        assert_eq!(replay.send(two, "b", true), Some(id(two, 1)));
+        assert_eq!(replay.send(one, "c", true), Some(id(one, 2)));
+        assert_eq!(replay.send(one, "late", false), None);
+        assert_eq!(replay.send(Stream::Request(3), "none", false), None);
+        let next = |stream, number, line: &'static str, last| Since::Next {
             id: id(stream, number),
             line: line.into(),
             last,
@@ -258,7 +261,7 @@ mod tests {
         assert!(matches!(replay.since(id(Stream::General, 3)), Since::Next { .. }));
         for request in 0..4 {
             replay.open(Stream::Request(request));
-            let _id = replay.send(Stream::Request(request), "x".into(), true);
+            let _id = replay.send(Stream::Request(request), "x", true);
         }
         assert_eq!(replay.since(id(Stream::Request(1), 0)), Since::Lost);
         assert!(matches!(replay.since(id(Stream::Request(2), 0)), Since::Next { .. }));
@@ -284,7 +287,7 @@ mod tests {
                     all.push(line);
                     prop_assert_eq!(id.number, all.len() as u64);
                 }
-                let all: usize = replay.streams.values().flat_map(|sent| &sent.events).map(String::len).sum();
+                let all: usize = replay.streams.values().flat_map(|sent| &sent.events).map(Bytes::len).sum();
                 prop_assert_eq!(replay.bytes(), all);
                 let events: usize = replay.streams.values().map(|sent| sent.events.len()).sum();
                 prop_assert_eq!(replay.order.len(), events);
@@ -296,7 +299,7 @@ mod tests {
                 let mut at = id(stream, after);
                 while let Since::Next { id, line, .. } = replay.since(at) {
                     prop_assert_eq!(id.number, at.number + 1);
-                    prop_assert_eq!(&line, &all[usize::try_from(at.number).unwrap()]);
+                    prop_assert_eq!(&line, all[usize::try_from(at.number).unwrap()].as_bytes());
                     at = id;
                 }
             }

@@ -98,6 +98,8 @@ struct Asked {
 #[derive(Debug, Default)]
 pub struct Router {
     next: u64,
+    /// The one client that there is, if the process works for one alone.
+    only: Option<ClientId>,
     // By our number, so that the newest is last.
     pending: BTreeMap<u64, Pending>,
     by_client: HashMap<(ClientId, MessageId), u64>,
@@ -106,6 +108,12 @@ pub struct Router {
 }
 
 impl Router {
+    /// Of a process that works for this client alone, and may ask it whenever it likes.
+    #[must_use]
+    pub fn of(client: ClientId) -> Self {
+        Self { only: Some(client), ..Self::default() }
+    }
+
     /// How many requests of this client are not answered.
     #[must_use]
     pub fn pending_of(&self, client: ClientId) -> usize {
@@ -139,7 +147,7 @@ impl Router {
         if self.pending_of(client) >= PENDING_MAX {
             return FromClient::Refused(Refused::Pending);
         }
-        let number = self.number();
+        let number = self.reserve();
         let ours = number.to_string();
         let token = message.progress_token();
         let line = message.with_id_and(&ours, token.map(|token| (token, ours.as_str())));
@@ -211,14 +219,15 @@ impl Router {
         if self.asked.len() >= ASKED_MAX {
             return FromServer::Back(error_line(id_text, -32_000, "too many requests are not answered yet"));
         }
-        let Some((stream, client)) = self.newest() else {
+        let alone = self.only.map(|client| (Stream::General, client));
+        let Some((stream, client)) = self.newest().or(alone) else {
             return FromServer::Back(error_line(
                 id_text,
                 -32_000,
                 "no client waits for anything, so nobody is asked",
             ));
         };
-        let number = self.number();
+        let number = self.reserve();
         self.asked.insert(number, Asked { client, id: id.clone(), id_text: id_text.to_owned() });
         self.asked_by_id.insert(id.clone(), number);
         let line = message.with_id(&number.to_string());
@@ -318,7 +327,8 @@ impl Router {
         Some((pending.client, answer, cancelled))
     }
 
-    fn number(&mut self) -> u64 {
+    /// A number that no request gets.
+    pub fn reserve(&mut self) -> u64 {
         self.next += 1;
         self.next
     }

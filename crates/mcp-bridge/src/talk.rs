@@ -1,0 +1,394 @@
+//! One client session, from its handshake to its end, as a value: what came goes in, what is to be done comes out. The
+//! server process behind it is started only inside its scope, may go away, and is brought back with the same handshake,
+//! without its client noticing more than one slow call.
+
+use std::collections::VecDeque;
+
+use crate::envelope::{Kind, Message};
+use crate::gate::{Gate, Happened, Refusal, Scope, Then};
+use crate::id::MessageId;
+use crate::roots;
+use crate::router::{ClientId, FromClient, FromServer, Refused, Router, Stream, error_line, has_capability};
+
+/// One message that a client has posted, until it is known what becomes of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PostId(pub u64);
+
+/// The most messages that wait for a server to be there.
+pub const WAITING_MAX: usize = 64;
+/// How often in a row a server may go away before it has answered anything.
+pub const FAILED_STARTS_MAX: u32 = 3;
+
+/// JSON-RPC's code for what went wrong on this side.
+const SERVER_ERROR: i32 = -32_000;
+/// The number under which the server gets the client's `initialize`: the router never gives it.
+const HANDSHAKE: i128 = 0;
+
+/// What happens to a session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Input {
+    /// The client posted a message.
+    Post(PostId, Message),
+    /// Whoever posted this waits no longer.
+    Forget(PostId),
+    /// The server wrote a message.
+    Line(Message),
+    /// The server is up, inside its scope.
+    Started,
+    /// The server is gone, or could not be started.
+    Gone {
+        /// Why, as a sentence.
+        why: String,
+        /// It may be started again.
+        restart: bool,
+    },
+    /// The client has not said in time which directories it opens.
+    RootsTimedOut,
+    /// The answer to this request takes longer than it may.
+    CallTimedOut(u64),
+    /// Nothing was said for a while, and the session may go to sleep: its server ends.
+    Suspend,
+}
+
+/// What is to be done, in this order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect {
+    /// Tell who posted it what became of it.
+    Posted(PostId, Posted),
+    /// Send this to the client.
+    Send {
+        /// On which stream.
+        stream: Stream,
+        /// The line.
+        line: String,
+        /// The stream ends with it.
+        last: bool,
+    },
+    /// Write this line to the server.
+    Write(String),
+    /// Wait for the client's roots, for as long as may be.
+    AwaitRoots,
+    /// Wait for the answer to this request, for as long as may be.
+    AwaitCall(u64),
+    /// Start the server in this scope.
+    Start(Scope),
+    /// End the server: stdin first, then by force.
+    Stop,
+    /// The session is over, for this reason.
+    End(Refusal),
+}
+
+/// What became of a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Posted {
+    /// It was taken, and there is nothing to say.
+    Accepted,
+    /// Its answer comes on this stream.
+    Stream(Stream),
+    /// It was not taken.
+    Refused(Refused),
+    /// Too many wait for the server already.
+    Full,
+    /// The session is over.
+    Over(Refusal),
+}
+
+/// Where the server stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Server {
+    /// Not there; the next message brings it.
+    Absent,
+    /// On its way.
+    Starting,
+    /// There, and the handshake is replayed to it.
+    Shaking,
+    /// Working.
+    Ready,
+    /// Not there, and not to be brought back.
+    Lost,
+}
+
+/// One client session.
+#[derive(Debug)]
+pub struct Talk {
+    client: ClientId,
+    initialize: Message,
+    initialized: Option<Message>,
+    gate: Gate,
+    server: Server,
+    router: Router,
+    waiting: VecDeque<(PostId, Message)>,
+    failed_starts: u32,
+    lost: String,
+}
+
+impl Talk {
+    /// A session that begins with this request, which was answered from what the server answers to it.
+    #[must_use]
+    pub fn begin(client: ClientId, initialize: Message) -> Self {
+        let has_roots = initialize.params().is_some_and(|params| has_capability(params, "roots"));
+        Self {
+            client,
+            initialize,
+            initialized: None,
+            gate: Gate::new(has_roots),
+            server: Server::Absent,
+            router: Router::of(client),
+            waiting: VecDeque::new(),
+            failed_starts: 0,
+            lost: String::new(),
+        }
+    }
+
+    /// A session whose scope was locked before this process began.
+    #[must_use]
+    pub fn again(client: ClientId, initialize: Message, initialized: Message, scope: Scope) -> Self {
+        let mut talk = Self::begin(client, initialize);
+        talk.initialized = Some(initialized);
+        talk.gate = Gate::Locked(scope);
+        talk
+    }
+
+    /// What messages wait for, as a sentence.
+    #[must_use]
+    pub fn waits_for(&self) -> &'static str {
+        self.gate.waits_for().unwrap_or("the server is being started")
+    }
+
+    /// Nothing is in flight and nothing waits.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.router.is_idle() && self.waiting.is_empty()
+    }
+
+    /// What happened, and what is to be done.
+    pub fn on(&mut self, input: Input) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        match input {
+            Input::Post(post, message) => self.post(post, message, &mut effects),
+            Input::Forget(post) => self.waiting.retain(|(waiting, _)| *waiting != post),
+            Input::Line(message) => self.line(&message, &mut effects),
+            Input::Started => {
+                if self.server == Server::Starting {
+                    self.server = Server::Shaking;
+                    effects.push(Effect::Write(self.initialize.with_id(&HANDSHAKE.to_string())));
+                }
+            }
+            Input::Gone { why, restart } => self.gone(&why, restart, &mut effects),
+            Input::RootsTimedOut => self.gate_on(Happened::TimedOut, &mut effects),
+            Input::CallTimedOut(number) => self.give_up(number, &mut effects),
+            Input::Suspend => {
+                if self.is_idle() && matches!(self.server, Server::Ready | Server::Shaking | Server::Starting)
+                {
+                    self.server = Server::Absent;
+                    effects.push(Effect::Stop);
+                }
+            }
+        }
+        effects
+    }
+
+    fn post(&mut self, post: PostId, message: Message, effects: &mut Vec<Effect>) {
+        if let Gate::Refused(refusal) = &self.gate {
+            effects.push(Effect::Posted(post, Posted::Over(refusal.clone())));
+            return;
+        }
+        match (message.kind(), message.method()) {
+            (Kind::Notification, Some("notifications/initialized")) => {
+                effects.push(Effect::Posted(post, Posted::Accepted));
+                if self.initialized.is_none() {
+                    self.initialized = Some(message);
+                    let id = MessageId::Integer(self.router.reserve().into());
+                    self.gate_on(Happened::Initialized(id), effects);
+                }
+                return;
+            }
+            (Kind::Notification, Some("notifications/roots/list_changed")) => {
+                effects.push(Effect::Posted(post, Posted::Accepted));
+                self.gate_on(Happened::Changed, effects);
+                return;
+            }
+            (Kind::Success | Kind::Error, _) if self.is_of_gate(&message) => {
+                effects.push(Effect::Posted(post, Posted::Accepted));
+                self.gate_on(answer(&message), effects);
+                return;
+            }
+            (Kind::Request | Kind::Notification | Kind::Success | Kind::Error, _) => {}
+        }
+        self.deliver(post, message, effects);
+    }
+
+    /// To the server, now or when it is there.
+    fn deliver(&mut self, post: PostId, message: Message, effects: &mut Vec<Effect>) {
+        match self.server {
+            Server::Ready => self.forward(post, &message, effects),
+            Server::Lost => self.refuse_lost(post, &message, effects),
+            Server::Absent | Server::Starting | Server::Shaking => {
+                if self.waiting.len() >= WAITING_MAX {
+                    effects.push(Effect::Posted(post, Posted::Full));
+                    return;
+                }
+                self.waiting.push_back((post, message));
+                self.bring(effects);
+            }
+        }
+    }
+
+    /// Starts the server, if it may be started and is not.
+    fn bring(&mut self, effects: &mut Vec<Effect>) {
+        if let (Server::Absent, Some(scope)) = (self.server, self.gate.scope()) {
+            self.server = Server::Starting;
+            effects.push(Effect::Start(scope.clone()));
+        }
+    }
+
+    fn forward(&mut self, post: PostId, message: &Message, effects: &mut Vec<Effect>) {
+        let posted = match self.router.from_client(self.client, message) {
+            FromClient::Forward { line, request } => {
+                effects.push(Effect::Write(line));
+                match request {
+                    Some(number) => {
+                        effects.push(Effect::AwaitCall(number));
+                        Posted::Stream(Stream::Request(number))
+                    }
+                    None => Posted::Accepted,
+                }
+            }
+            FromClient::Late => Posted::Accepted,
+            FromClient::Refused(refused) => Posted::Refused(refused),
+        };
+        effects.push(Effect::Posted(post, posted));
+    }
+
+    /// A request to a server that is gone for good is answered in its place.
+    fn refuse_lost(&mut self, post: PostId, message: &Message, effects: &mut Vec<Effect>) {
+        let Some(id) = message.id_text().filter(|_| message.kind() == Kind::Request) else {
+            effects.push(Effect::Posted(post, Posted::Accepted));
+            return;
+        };
+        let stream = Stream::Request(self.router.reserve());
+        effects.push(Effect::Posted(post, Posted::Stream(stream)));
+        effects.push(Effect::Send { stream, line: error_line(id, SERVER_ERROR, &self.lost), last: true });
+    }
+
+    fn line(&mut self, message: &Message, effects: &mut Vec<Effect>) {
+        let is_handshake = self.server == Server::Shaking
+            && matches!(message.kind(), Kind::Success | Kind::Error)
+            && message.id() == Some(&MessageId::Integer(HANDSHAKE));
+        if is_handshake {
+            self.shaken(message, effects);
+            return;
+        }
+        if matches!(message.kind(), Kind::Success | Kind::Error) {
+            self.failed_starts = 0;
+        }
+        match self.router.from_server(message) {
+            FromServer::ToClient { stream, line, last, .. } => {
+                effects.push(Effect::Send { stream, line, last });
+            }
+            FromServer::ToAll(line) => {
+                effects.push(Effect::Send { stream: Stream::General, line, last: false });
+            }
+            FromServer::Back(line) => effects.push(Effect::Write(line)),
+            FromServer::Stray => {}
+        }
+    }
+
+    /// The server has answered the handshake.
+    fn shaken(&mut self, message: &Message, effects: &mut Vec<Effect>) {
+        if message.kind() == Kind::Error {
+            effects.push(Effect::Stop);
+            self.gone("the server refused the handshake that it had accepted before", false, effects);
+            return;
+        }
+        self.server = Server::Ready;
+        if let Some(initialized) = &self.initialized {
+            effects.push(Effect::Write(initialized.text().to_owned()));
+        }
+        for (post, message) in std::mem::take(&mut self.waiting) {
+            self.forward(post, &message, effects);
+        }
+    }
+
+    fn gone(&mut self, why: &str, restart: bool, effects: &mut Vec<Effect>) {
+        if matches!(self.server, Server::Absent | Server::Lost) {
+            return;
+        }
+        let was_up = self.server == Server::Ready;
+        self.failed_starts += 1;
+        for (_, stream, line) in self.router.fail(SERVER_ERROR, why) {
+            effects.push(Effect::Send { stream, line, last: true });
+        }
+        if restart && self.failed_starts < FAILED_STARTS_MAX {
+            self.server = Server::Absent;
+            // Whoever waits for it gets it; what it was working on may have been done, and is not done twice.
+            if !self.waiting.is_empty() || was_up {
+                self.bring(effects);
+            }
+            return;
+        }
+        self.server = Server::Lost;
+        why.clone_into(&mut self.lost);
+        for (post, message) in std::mem::take(&mut self.waiting) {
+            self.refuse_lost(post, &message, effects);
+        }
+    }
+
+    fn give_up(&mut self, number: u64, effects: &mut Vec<Effect>) {
+        let why = "the server took too long to answer";
+        if let Some((_, answer, cancelled)) = self.router.give_up(number, -32_001, why) {
+            effects.push(Effect::Send { stream: Stream::Request(number), line: answer, last: true });
+            effects.push(Effect::Write(cancelled));
+        }
+    }
+
+    fn is_of_gate(&self, message: &Message) -> bool {
+        matches!(&self.gate, Gate::Asked(asked) if Some(asked) == message.id())
+    }
+
+    fn gate_on(&mut self, happened: Happened, effects: &mut Vec<Effect>) {
+        let gate = std::mem::replace(&mut self.gate, Gate::Opening { has_roots: false });
+        let (gate, then) = gate.on(happened);
+        self.gate = gate;
+        match then {
+            Then::Nothing | Then::Pass => {}
+            Then::Ask(id) => {
+                let MessageId::Integer(id) = id else { return };
+                let line = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"roots/list"}}"#);
+                effects.push(Effect::Send { stream: Stream::General, line, last: false });
+                effects.push(Effect::AwaitRoots);
+            }
+            Then::Start => self.bring(effects),
+            Then::End => self.end(effects),
+        }
+    }
+
+    fn end(&mut self, effects: &mut Vec<Effect>) {
+        let Gate::Refused(refusal) = &self.gate else { return };
+        let refusal = refusal.clone();
+        for (_, stream, line) in self.router.fail(SERVER_ERROR, &refusal.sentence()) {
+            effects.push(Effect::Send { stream, line, last: true });
+        }
+        for (post, _) in std::mem::take(&mut self.waiting) {
+            effects.push(Effect::Posted(post, Posted::Over(refusal.clone())));
+        }
+        if matches!(self.server, Server::Starting | Server::Shaking | Server::Ready) {
+            effects.push(Effect::Stop);
+        }
+        self.server = Server::Lost;
+        effects.push(Effect::End(refusal));
+    }
+}
+
+/// What a client's answer to `roots/list` says.
+fn answer(message: &Message) -> Happened {
+    let id = message.id().cloned().unwrap_or(MessageId::Integer(HANDSHAKE));
+    match message.result() {
+        Some(result) => Happened::Answered(id, roots::read(result)),
+        None => Happened::Declined(id, "it answered with an error".to_owned()),
+    }
+}
+
+#[cfg(test)]
+#[path = "talk/tests.rs"]
+mod tests;
