@@ -7,6 +7,7 @@
 
 pub mod envelope;
 pub mod gate;
+pub mod host;
 pub mod id;
 pub mod replay;
 pub mod revision;
