@@ -79,6 +79,14 @@ const EDGES: &[Row] = &[
         build: "",
     },
     Row {
+        name: "mcp-bridge",
+        ours: "session-core",
+        outside: "async-trait axum base64 bytes camino futures-util hmac memchr prometheus-client serde serde_json sha2 \
+                  thiserror tokio tokio-util tracing",
+        dev: "http-body-util hyper hyper-util proptest session-core tempfile tokio",
+        build: "",
+    },
+    Row {
         name: "roomette",
         ours: "sandbox session-api session-core session-manager session-runner session-server session-store",
         outside: "async-trait camino clap clap_complete comfy-table futures-util indicatif jiff rustix serde serde_json \
@@ -145,6 +153,12 @@ const NEVER: &[(&str, Reach, &str, &str)] = &[
         Reach::TestsToo,
         "session-store sqlx rusqlite axum",
         "a runner may sit on another machine, where there is no database",
+    ),
+    (
+        "mcp-bridge",
+        Reach::TestsToo,
+        "session-store session-runner session-server sqlx rusqlite",
+        "a bridge asks its host for processes and records; it neither starts nor keeps any",
     ),
 ];
 

@@ -40,6 +40,15 @@ pub enum Refusal {
     Timeout,
     /// The client named other directories later.
     Changed,
+    /// The session was ended from outside, with this code.
+    Ended(String),
+    /// What it names cannot be had here.
+    Host {
+        /// As programs read it.
+        code: String,
+        /// Which directory, and why.
+        message: String,
+    },
 }
 
 /// What happened.
@@ -138,9 +147,10 @@ impl Gate {
 impl Refusal {
     /// The code, as programs read it.
     #[must_use]
-    pub fn code(&self) -> &'static str {
+    pub fn code(&self) -> &str {
         match self {
             Self::Roots(error) => error.code(),
+            Self::Host { code, .. } | Self::Ended(code) => code,
             Self::NoAnswer(_) => "roots_declined",
             Self::Timeout => "roots_timeout",
             Self::Changed => "roots_change_rejected",
@@ -152,6 +162,10 @@ impl Refusal {
     pub fn sentence(&self) -> String {
         match self {
             Self::Roots(error) => format!("{error}. Open a new session with directories that can be had"),
+            Self::Ended(code) => format!("the session is over: {code}. Open a new session"),
+            Self::Host { code, message } => {
+                format!("{code}: {message}. Open a new session with directories that can be had")
+            }
             Self::NoAnswer(message) => {
                 format!("the client could not say which directories it opens: {message}. Open a new session")
             }

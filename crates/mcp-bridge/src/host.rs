@@ -194,7 +194,7 @@ pub enum Stray<'l> {
     Long(u64),
     /// The last line had no end.
     Half(&'l [u8]),
-    /// An answer to what nobody asked, or to what is over.
+    /// A message for nobody: an answer to what nobody asked or to what is over, or news of that.
     Unasked,
 }
 

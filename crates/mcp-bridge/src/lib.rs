@@ -5,12 +5,24 @@
 
 #![forbid(unsafe_code)]
 
+mod answers;
+mod board;
+mod bridge;
+mod commons;
+mod conversation;
 pub mod envelope;
 pub mod gate;
 pub mod host;
+pub mod http;
 pub mod id;
+mod process;
 pub mod replay;
 pub mod revision;
 pub mod roots;
 pub mod router;
+pub mod settings;
 pub mod talk;
+mod wire;
+
+#[cfg(test)]
+mod testing;

@@ -63,9 +63,9 @@ pub struct Kept {
 }
 
 impl Default for Kept {
-    /// 8 MiB and 64 streams.
+    /// 64 MiB, so that two of the longest messages do not drive each other out, and 64 streams.
     fn default() -> Self {
-        Self { bytes: 8 * 1024 * 1024, ended: 64 }
+        Self { bytes: 64 * 1024 * 1024, ended: 64 }
     }
 }
 
@@ -165,6 +165,12 @@ impl Replay {
             },
             None => Since::Lost,
         }
+    }
+
+    /// How many events of this stream are kept no more; as events count from 1, the number of the last of them.
+    #[must_use]
+    pub fn not_kept(&self, stream: Stream) -> u64 {
+        self.streams.get(&stream).map_or(0, |sent| sent.first_kept() - 1)
     }
 
     /// Bytes that are kept.

@@ -54,15 +54,33 @@ impl Revision {
         self == Self::V2025_11_25
     }
 
+    /// The revision as which a session goes on whose server answered the handshake with this one: servers that are older than
+    /// the transport are spoken to as the first that has it, and what nobody knows yet as the last with a handshake.
+    #[must_use]
+    pub fn of_answer(name: &str) -> Self {
+        match Self::named(name) {
+            Some(revision) if revision.has_sessions() => revision,
+            None if name <= OLDER => Self::V2025_03_26,
+            Some(_) | None => Self::V2025_11_25,
+        }
+    }
+
     /// The revision of a request in a session, by its header: who sends none speaks 2025-03-26, or what the handshake came
     /// to, and one client never sends it.
     pub fn of_request(header: Option<&str>, negotiated: Self) -> Result<Self, UnknownRevision> {
         let Some(name) = header else { return Ok(negotiated) };
+        // What an older server made of the handshake, its client says from then on.
+        if name == OLDER && negotiated == Self::V2025_03_26 {
+            return Ok(negotiated);
+        }
         Self::named(name)
             .filter(|revision| revision.has_sessions())
             .ok_or_else(|| UnknownRevision(name.to_owned()))
     }
 }
+
+/// The revision before the first with this transport: its messages are the same.
+const OLDER: &str = "2024-11-05";
 
 impl fmt::Display for Revision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -100,5 +118,22 @@ mod tests {
                 "{name:?}"
             );
         }
+    }
+
+    #[test]
+    fn a_server_that_is_older_than_the_transport_is_spoken_to_as_the_first_that_has_it() {
+        for (answer, revision) in [
+            ("2024-11-05", Revision::V2025_03_26),
+            ("2024-10-07", Revision::V2025_03_26),
+            ("2025-06-18", Revision::V2025_06_18),
+            ("2026-07-28", Revision::V2025_11_25),
+            ("2031-01-01", Revision::V2025_11_25),
+        ] {
+            assert_eq!(Revision::of_answer(answer), revision, "{answer}");
+        }
+        assert_eq!(
+            Revision::of_request(Some("2024-11-05"), Revision::V2025_03_26),
+            Ok(Revision::V2025_03_26)
+        );
     }
 }

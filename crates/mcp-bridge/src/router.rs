@@ -257,15 +257,24 @@ impl Router {
         FromServer::ToClient { client: asked.client, stream, line, last: false }
     }
 
-    /// What is told during the only request in flight belongs to it. Else nobody can say, and all may know.
+    /// What is told during the only request in flight belongs to it. Else nobody can say, and all may know; but what may be
+    /// about the request of one client is not told to another.
     fn told(&self, message: &Message) -> FromServer {
         let line = message.text().to_owned();
-        match self.newest() {
-            Some((stream, client)) if self.pending.len() == 1 => {
-                FromServer::ToClient { client, stream, line, last: false }
-            }
-            Some(_) | None => FromServer::ToAll(line),
+        let Some((stream, client)) = self.newest() else { return FromServer::ToAll(line) };
+        if self.pending.len() == 1 {
+            return FromServer::ToClient { client, stream, line, last: false };
         }
+        let is_for_all = message.method().is_some_and(|method| {
+            method.ends_with("/list_changed") || method == "notifications/resources/updated"
+        });
+        if self.only.is_some() || is_for_all {
+            return FromServer::ToAll(line);
+        }
+        if self.pending.values().all(|pending| pending.client == client) {
+            return FromServer::ToClient { client, stream: Stream::General, line, last: false };
+        }
+        FromServer::Stray
     }
 
     fn newest(&self) -> Option<(Stream, ClientId)> {

@@ -1,14 +1,16 @@
 //! One client session, from its handshake to its end, as a value: what came goes in, what is to be done comes out. The
 //! server process behind it is started only inside its scope, may go away, and is brought back with the same handshake,
-//! without its client noticing more than one slow call.
+//! without its client noticing more than one slow call. Where one process works for several clients, they have one scope,
+//! which was set for all of them, and one handshake, which is the bridge's own.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use crate::envelope::{Kind, Message};
 use crate::gate::{Gate, Happened, Refusal, Scope, Then};
 use crate::id::MessageId;
 use crate::roots;
-use crate::router::{ClientId, FromClient, FromServer, Refused, Router, Stream, error_line, has_capability};
+use crate::router::{ClientId, FromClient, FromServer, Refused, Router, Stream, has_capability};
 
 /// One message that a client has posted, until it is known what becomes of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -27,8 +29,8 @@ const HANDSHAKE: i128 = 0;
 /// What happens to a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
-    /// The client posted a message.
-    Post(PostId, Message),
+    /// A client posted a message.
+    Post(PostId, ClientId, Message),
     /// Whoever posted this waits no longer.
     Forget(PostId),
     /// The server wrote a message.
@@ -42,6 +44,25 @@ pub enum Input {
         /// It may be started again.
         restart: bool,
     },
+    /// The server could not be started for now: whoever waits hears why, and the next message tries again.
+    NotStarted(NotStarted),
+    /// What the scope names cannot be had.
+    ScopeRefused {
+        /// As programs read it.
+        code: String,
+        /// Which directory, and why.
+        message: String,
+    },
+    /// Somebody wants the server to be there.
+    Wake,
+    /// The session was ended from outside, with this code.
+    Over(String),
+    /// The host has ended the server because it needed the room: the next message brings it back.
+    Suspended,
+    /// A client is gone, of several.
+    Leave(ClientId),
+    /// Whoever posted this has waited for as long as may be.
+    WaitedTooLong(PostId),
     /// The client has not said in time which directories it opens.
     RootsTimedOut,
     /// The answer to this request takes longer than it may.
@@ -55,8 +76,10 @@ pub enum Input {
 pub enum Effect {
     /// Tell who posted it what became of it.
     Posted(PostId, Posted),
-    /// Send this to the client.
+    /// Send this to a client.
     Send {
+        /// Whom it is for.
+        client: ClientId,
         /// On which stream.
         stream: Stream,
         /// The line.
@@ -64,8 +87,14 @@ pub enum Effect {
         /// The stream ends with it.
         last: bool,
     },
+    /// Send this to every client, on its general stream.
+    SendAll(String),
     /// Write this line to the server.
     Write(String),
+    /// The server has answered the handshake with this, which is the `result`.
+    Shaken(String),
+    /// The server has said something that is for nobody.
+    Stray,
     /// Wait for the client's roots, for as long as may be.
     AwaitRoots,
     /// Wait for the answer to this request, for as long as may be.
@@ -89,8 +118,19 @@ pub enum Posted {
     Refused(Refused),
     /// Too many wait for the server already.
     Full,
+    /// There is no server for it, for now.
+    NotStarted(NotStarted),
     /// The session is over.
     Over(Refusal),
+}
+
+/// Why there is no server for a message, for now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NotStarted {
+    /// A sentence.
+    pub why: String,
+    /// When it is worth trying again, where somebody knows.
+    pub retry_after: Option<Duration>,
 }
 
 /// Where the server stands.
@@ -108,16 +148,17 @@ enum Server {
     Lost,
 }
 
-/// One client session.
+/// One client session, or the clients of one server process.
 #[derive(Debug)]
 pub struct Talk {
-    client: ClientId,
+    /// The one client that there is; `None` where there are several.
+    only: Option<ClientId>,
     initialize: Message,
     initialized: Option<Message>,
     gate: Gate,
     server: Server,
     router: Router,
-    waiting: VecDeque<(PostId, Message)>,
+    waiting: VecDeque<(PostId, ClientId, Message)>,
     failed_starts: u32,
     lost: String,
 }
@@ -128,7 +169,7 @@ impl Talk {
     pub fn begin(client: ClientId, initialize: Message) -> Self {
         let has_roots = initialize.params().is_some_and(|params| has_capability(params, "roots"));
         Self {
-            client,
+            only: Some(client),
             initialize,
             initialized: None,
             gate: Gate::new(has_roots),
@@ -149,10 +190,50 @@ impl Talk {
         talk
     }
 
+    /// Several clients of one process, which begins with this handshake and works in what the operator set.
+    #[must_use]
+    pub fn shared(initialize: Message, initialized: Message, scope: Scope) -> Self {
+        Self {
+            only: None,
+            router: Router::default(),
+            ..Self::again(ClientId(0), initialize, initialized, scope)
+        }
+    }
+
     /// What messages wait for, as a sentence.
     #[must_use]
     pub fn waits_for(&self) -> &'static str {
         self.gate.waits_for().unwrap_or("the server is being started")
+    }
+
+    /// The scope is what it is for good.
+    #[must_use]
+    pub fn is_locked(&self) -> bool {
+        self.gate.scope().is_some()
+    }
+
+    /// Several clients share one server.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.only.is_none()
+    }
+
+    /// What the server is told after the handshake, once the client has said it.
+    #[must_use]
+    pub fn initialized(&self) -> Option<&Message> {
+        self.initialized.as_ref()
+    }
+
+    /// How often in a row the server has gone away without an answer.
+    #[must_use]
+    pub fn failed_starts(&self) -> u32 {
+        self.failed_starts
+    }
+
+    /// Why there will be no server any more, if that is so.
+    #[must_use]
+    pub fn lost(&self) -> Option<&str> {
+        (self.server == Server::Lost).then_some(self.lost.as_str())
     }
 
     /// Nothing is in flight and nothing waits.
@@ -165,8 +246,8 @@ impl Talk {
     pub fn on(&mut self, input: Input) -> Vec<Effect> {
         let mut effects = Vec::new();
         match input {
-            Input::Post(post, message) => self.post(post, message, &mut effects),
-            Input::Forget(post) => self.waiting.retain(|(waiting, _)| *waiting != post),
+            Input::Post(post, client, message) => self.post(post, client, message, &mut effects),
+            Input::Forget(post) => self.waiting.retain(|(waiting, ..)| *waiting != post),
             Input::Line(message) => self.line(&message, &mut effects),
             Input::Started => {
                 if self.server == Server::Starting {
@@ -175,6 +256,13 @@ impl Talk {
                 }
             }
             Input::Gone { why, restart } => self.gone(&why, restart, &mut effects),
+            Input::NotStarted(why) => self.not_started(&why, &mut effects),
+            Input::ScopeRefused { code, message } => self.refuse_scope(code, message, &mut effects),
+            Input::Wake => self.bring(&mut effects),
+            Input::Over(code) => self.refuse(Refusal::Ended(code), &mut effects),
+            Input::Suspended => self.suspended(&mut effects),
+            Input::Leave(client) => self.leave(client, &mut effects),
+            Input::WaitedTooLong(post) => self.waited_too_long(post, &mut effects),
             Input::RootsTimedOut => self.gate_on(Happened::TimedOut, &mut effects),
             Input::CallTimedOut(number) => self.give_up(number, &mut effects),
             Input::Suspend => {
@@ -188,9 +276,23 @@ impl Talk {
         effects
     }
 
-    fn post(&mut self, post: PostId, message: Message, effects: &mut Vec<Effect>) {
+    fn post(&mut self, post: PostId, client: ClientId, message: Message, effects: &mut Vec<Effect>) {
         if let Gate::Refused(refusal) = &self.gate {
             effects.push(Effect::Posted(post, Posted::Over(refusal.clone())));
+            return;
+        }
+        if self.only.is_none() {
+            // The server has had one handshake, and its scope is not the clients' to change.
+            let is_ours = message.kind() == Kind::Notification
+                && matches!(
+                    message.method(),
+                    Some("notifications/initialized" | "notifications/roots/list_changed")
+                );
+            if is_ours {
+                effects.push(Effect::Posted(post, Posted::Accepted));
+            } else {
+                self.deliver(post, client, message, effects);
+            }
             return;
         }
         match (message.kind(), message.method()) {
@@ -215,35 +317,27 @@ impl Talk {
             }
             (Kind::Request | Kind::Notification | Kind::Success | Kind::Error, _) => {}
         }
-        self.deliver(post, message, effects);
+        self.deliver(post, client, message, effects);
     }
 
     /// To the server, now or when it is there.
-    fn deliver(&mut self, post: PostId, message: Message, effects: &mut Vec<Effect>) {
+    fn deliver(&mut self, post: PostId, client: ClientId, message: Message, effects: &mut Vec<Effect>) {
         match self.server {
-            Server::Ready => self.forward(post, &message, effects),
-            Server::Lost => self.refuse_lost(post, &message, effects),
+            Server::Ready => self.forward(post, client, &message, effects),
+            Server::Lost => self.refuse_lost(post, client, &message, effects),
             Server::Absent | Server::Starting | Server::Shaking => {
                 if self.waiting.len() >= WAITING_MAX {
                     effects.push(Effect::Posted(post, Posted::Full));
                     return;
                 }
-                self.waiting.push_back((post, message));
+                self.waiting.push_back((post, client, message));
                 self.bring(effects);
             }
         }
     }
 
-    /// Starts the server, if it may be started and is not.
-    fn bring(&mut self, effects: &mut Vec<Effect>) {
-        if let (Server::Absent, Some(scope)) = (self.server, self.gate.scope()) {
-            self.server = Server::Starting;
-            effects.push(Effect::Start(scope.clone()));
-        }
-    }
-
-    fn forward(&mut self, post: PostId, message: &Message, effects: &mut Vec<Effect>) {
-        let posted = match self.router.from_client(self.client, message) {
+    fn forward(&mut self, post: PostId, client: ClientId, message: &Message, effects: &mut Vec<Effect>) {
+        let posted = match self.router.from_client(client, message) {
             FromClient::Forward { line, request } => {
                 effects.push(Effect::Write(line));
                 match request {
@@ -260,17 +354,6 @@ impl Talk {
         effects.push(Effect::Posted(post, posted));
     }
 
-    /// A request to a server that is gone for good is answered in its place.
-    fn refuse_lost(&mut self, post: PostId, message: &Message, effects: &mut Vec<Effect>) {
-        let Some(id) = message.id_text().filter(|_| message.kind() == Kind::Request) else {
-            effects.push(Effect::Posted(post, Posted::Accepted));
-            return;
-        };
-        let stream = Stream::Request(self.router.reserve());
-        effects.push(Effect::Posted(post, Posted::Stream(stream)));
-        effects.push(Effect::Send { stream, line: error_line(id, SERVER_ERROR, &self.lost), last: true });
-    }
-
     fn line(&mut self, message: &Message, effects: &mut Vec<Effect>) {
         let is_handshake = self.server == Server::Shaking
             && matches!(message.kind(), Kind::Success | Kind::Error)
@@ -283,62 +366,15 @@ impl Talk {
             self.failed_starts = 0;
         }
         match self.router.from_server(message) {
-            FromServer::ToClient { stream, line, last, .. } => {
-                effects.push(Effect::Send { stream, line, last });
+            FromServer::ToClient { client, stream, line, last } => {
+                effects.push(Effect::Send { client, stream, line, last });
             }
-            FromServer::ToAll(line) => {
-                effects.push(Effect::Send { stream: Stream::General, line, last: false });
-            }
+            FromServer::ToAll(line) => effects.push(match self.only {
+                Some(client) => Effect::Send { client, stream: Stream::General, line, last: false },
+                None => Effect::SendAll(line),
+            }),
             FromServer::Back(line) => effects.push(Effect::Write(line)),
-            FromServer::Stray => {}
-        }
-    }
-
-    /// The server has answered the handshake.
-    fn shaken(&mut self, message: &Message, effects: &mut Vec<Effect>) {
-        if message.kind() == Kind::Error {
-            effects.push(Effect::Stop);
-            self.gone("the server refused the handshake that it had accepted before", false, effects);
-            return;
-        }
-        self.server = Server::Ready;
-        if let Some(initialized) = &self.initialized {
-            effects.push(Effect::Write(initialized.text().to_owned()));
-        }
-        for (post, message) in std::mem::take(&mut self.waiting) {
-            self.forward(post, &message, effects);
-        }
-    }
-
-    fn gone(&mut self, why: &str, restart: bool, effects: &mut Vec<Effect>) {
-        if matches!(self.server, Server::Absent | Server::Lost) {
-            return;
-        }
-        let was_up = self.server == Server::Ready;
-        self.failed_starts += 1;
-        for (_, stream, line) in self.router.fail(SERVER_ERROR, why) {
-            effects.push(Effect::Send { stream, line, last: true });
-        }
-        if restart && self.failed_starts < FAILED_STARTS_MAX {
-            self.server = Server::Absent;
-            // Whoever waits for it gets it; what it was working on may have been done, and is not done twice.
-            if !self.waiting.is_empty() || was_up {
-                self.bring(effects);
-            }
-            return;
-        }
-        self.server = Server::Lost;
-        why.clone_into(&mut self.lost);
-        for (post, message) in std::mem::take(&mut self.waiting) {
-            self.refuse_lost(post, &message, effects);
-        }
-    }
-
-    fn give_up(&mut self, number: u64, effects: &mut Vec<Effect>) {
-        let why = "the server took too long to answer";
-        if let Some((_, answer, cancelled)) = self.router.give_up(number, -32_001, why) {
-            effects.push(Effect::Send { stream: Stream::Request(number), line: answer, last: true });
-            effects.push(Effect::Write(cancelled));
+            FromServer::Stray => effects.push(Effect::Stray),
         }
     }
 
@@ -355,7 +391,8 @@ impl Talk {
             Then::Ask(id) => {
                 let MessageId::Integer(id) = id else { return };
                 let line = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"roots/list"}}"#);
-                effects.push(Effect::Send { stream: Stream::General, line, last: false });
+                let client = self.only.unwrap_or(ClientId(0));
+                effects.push(Effect::Send { client, stream: Stream::General, line, last: false });
                 effects.push(Effect::AwaitRoots);
             }
             Then::Start => self.bring(effects),
@@ -366,10 +403,8 @@ impl Talk {
     fn end(&mut self, effects: &mut Vec<Effect>) {
         let Gate::Refused(refusal) = &self.gate else { return };
         let refusal = refusal.clone();
-        for (_, stream, line) in self.router.fail(SERVER_ERROR, &refusal.sentence()) {
-            effects.push(Effect::Send { stream, line, last: true });
-        }
-        for (post, _) in std::mem::take(&mut self.waiting) {
+        self.fail(&refusal.sentence(), effects);
+        for (post, ..) in std::mem::take(&mut self.waiting) {
             effects.push(Effect::Posted(post, Posted::Over(refusal.clone())));
         }
         if matches!(self.server, Server::Starting | Server::Shaking | Server::Ready) {
@@ -388,6 +423,9 @@ fn answer(message: &Message) -> Happened {
         None => Happened::Declined(id, "it answered with an error".to_owned()),
     }
 }
+
+#[path = "talk/server.rs"]
+mod server;
 
 #[cfg(test)]
 #[path = "talk/tests.rs"]

@@ -41,7 +41,7 @@ impl World {
 
     fn post(&mut self, text: &str) -> Vec<Effect> {
         self.posts += 1;
-        self.talk.on(Input::Post(PostId(self.posts), message(text)))
+        self.talk.on(Input::Post(PostId(self.posts), ClientId(1), message(text)))
     }
 
     fn call(&mut self, id: &str) -> Vec<Effect> {
@@ -68,10 +68,13 @@ impl World {
 
 fn answered(effects: &[Effect], stream: Stream) -> Message {
     let line = effects.iter().find_map(|effect| match effect {
-        Effect::Send { stream: of, line, last: true } if *of == stream => Some(line),
+        Effect::Send { stream: of, line, last: true, .. } if *of == stream => Some(line),
         Effect::Posted(..)
         | Effect::Send { .. }
+        | Effect::SendAll(_)
         | Effect::Write(_)
+        | Effect::Shaken(_)
+        | Effect::Stray
         | Effect::AwaitRoots
         | Effect::AwaitCall(_)
         | Effect::Start(_)
@@ -92,7 +95,7 @@ fn a_call_waits_for_the_scope_and_for_a_server_inside_it() {
         effects,
         [
             Effect::Posted(PostId(2), Posted::Accepted),
-            Effect::Send { stream: Stream::General, line, last: false },
+            Effect::Send { client: ClientId(1), stream: Stream::General, line, last: false },
             Effect::AwaitRoots
         ]
     );
@@ -107,6 +110,7 @@ fn a_call_waits_for_the_scope_and_for_a_server_inside_it() {
     assert_eq!(
         effects,
         [
+            Effect::Shaken(r#"{"protocolVersion":"2025-11-25"}"#.into()),
             Effect::Write(INITIALIZED.into()),
             Effect::Write(call("2").text().into()),
             Effect::AwaitCall(2),
@@ -214,7 +218,7 @@ fn a_call_that_takes_too_long_is_answered_and_cancelled() {
     assert_eq!(answered(&effects, Stream::Request(2)).id_text(), Some(r#""a""#));
     let Some(Effect::Write(line)) = effects.last() else { panic!("{effects:?}") };
     assert_eq!(message(line).param("requestId"), Some("2"));
-    assert_eq!(world.line(r#"{"jsonrpc":"2.0","id":2,"result":1}"#), []);
+    assert_eq!(world.line(r#"{"jsonrpc":"2.0","id":2,"result":1}"#), [Effect::Stray]);
     assert_eq!(world.talk.on(Input::CallTimedOut(2)), []);
 }
 
@@ -295,7 +299,8 @@ impl Watch {
                 Effect::Stop => assert!(std::mem::take(&mut self.up), "{effects:?}"),
                 Effect::End(_) => assert!(!std::mem::replace(&mut self.over, true), "{effects:?}"),
                 Effect::Write(_) => assert!(self.up, "{effects:?}"),
-                Effect::AwaitRoots | Effect::AwaitCall(_) => {}
+                Effect::AwaitRoots | Effect::AwaitCall(_) | Effect::Shaken(_) | Effect::Stray => {}
+                Effect::SendAll(_) => panic!("there is one client: {effects:?}"),
             }
         }
     }

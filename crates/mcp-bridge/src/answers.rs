@@ -1,0 +1,231 @@
+//! How servers answer `initialize`: asked of a process of their own that may touch nothing, and remembered for whoever asks
+//! the same.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use session_core::names::Principal;
+use thiserror::Error;
+use tokio::sync::{OnceCell, Semaphore};
+use tokio::time::timeout;
+use tokio_util::task::TaskTracker;
+
+use crate::envelope::{Kind, Message, member};
+use crate::host::{Exit, Host, HostError, ServerName};
+use crate::id::MessageId;
+use crate::process::{News, Process};
+use crate::revision::Revision;
+use crate::router::error_line;
+
+/// What a server answered: the `result`, letter for letter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) result: String,
+    pub(crate) revision: Revision,
+}
+
+/// Why a session could not begin.
+#[derive(Debug, Clone, Error)]
+pub(crate) enum AnswerError {
+    /// The host would not start the server.
+    #[error("the server could not be started: {0}")]
+    Host(#[from] HostError),
+    /// It went away.
+    #[error("the server ended before it answered `initialize`: {0}")]
+    Gone(String),
+    /// It said nothing.
+    #[error("the server did not answer `initialize` within {0:?}")]
+    Timeout(Duration),
+    /// It answered with an error, which is given letter for letter, with the id 0.
+    #[error("the server answered `initialize` with an error")]
+    Refused(Box<Message>),
+    /// It answered with something else.
+    #[error("the server's answer to `initialize` names no `protocolVersion`")]
+    Malformed,
+}
+
+impl Answer {
+    pub(crate) fn of(result: &str) -> Result<Self, AnswerError> {
+        let version =
+            member(result, "protocolVersion").and_then(|text| serde_json::from_str::<String>(text).ok());
+        let revision = Revision::of_answer(&version.ok_or(AnswerError::Malformed)?);
+        Ok(Self { result: result.to_owned(), revision })
+    }
+}
+
+/// What makes two questions the same: nothing that could make the answer another is left out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Question {
+    pub(crate) principal: Principal,
+    pub(crate) server: ServerName,
+    /// The parameters of `initialize`, letter for letter.
+    pub(crate) params: String,
+}
+
+type Cell = Arc<OnceCell<Answer>>;
+
+/// Answers that are remembered; those that were used longest ago go first.
+#[derive(Debug)]
+pub(crate) struct Answers {
+    // Few, so they are looked through.
+    kept: Mutex<VecDeque<(Question, Cell)>>,
+    max: usize,
+}
+
+impl Answers {
+    pub(crate) fn new(max: usize) -> Self {
+        Self { kept: Mutex::new(VecDeque::new()), max }
+    }
+
+    /// The place of this answer. Whoever comes first fills it, and the others wait for that.
+    pub(crate) fn cell(&self, question: &Question) -> Cell {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = kept.iter().position(|(of, _)| of == question).and_then(|index| kept.remove(index));
+        let (question, cell) = found.unwrap_or_else(|| (question.clone(), Cell::default()));
+        kept.push_back((question, Arc::clone(&cell)));
+        while kept.len() > self.max {
+            kept.pop_front();
+        }
+        cell
+    }
+
+    /// The server has answered this question, this time perhaps in another way than before.
+    pub(crate) fn learn(&self, question: &Question, result: &str) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((_, cell)) = kept.iter_mut().find(|(of, _)| of == question) else { return };
+        if cell.get().is_some_and(|answer| answer.result != result)
+            && let Ok(answer) = Answer::of(result)
+        {
+            *cell = Arc::new(OnceCell::new_with(Some(answer)));
+        }
+    }
+}
+
+/// How a server is asked.
+pub(crate) struct Asking<'a> {
+    pub(crate) host: &'a Arc<dyn Host>,
+    pub(crate) starts: &'a Arc<Semaphore>,
+    pub(crate) tasks: &'a TaskTracker,
+    pub(crate) limit: Duration,
+    pub(crate) message_max: usize,
+}
+
+impl Asking<'_> {
+    /// Starts a server of its own for this question, and ends it again.
+    pub(crate) async fn ask(&self, question: &Question, initialize: &Message) -> Result<Answer, AnswerError> {
+        let (host, starts) = (Arc::clone(self.host), Arc::clone(self.starts));
+        let (principal, server) = (question.principal.clone(), question.server.clone());
+        let opening = async move {
+            // Never closed: there is always a permit sooner or later.
+            let _permit = starts.acquire().await;
+            host.provisional(&principal, &server).await
+        };
+        let process = Process::Opening { opening: Box::pin(opening), unwanted: false };
+        // Ended in a task of its own, whatever becomes of whoever asked.
+        let mut process = Owned { process, tasks: self.tasks.clone(), message_max: self.message_max };
+        let answered = timeout(self.limit, converse(&mut process.process, initialize, self.message_max));
+        answered.await.unwrap_or(Err(AnswerError::Timeout(self.limit)))
+    }
+}
+
+async fn converse(process: &mut Process, initialize: &Message, max: usize) -> Result<Answer, AnswerError> {
+    loop {
+        let line = match process.next(max).await {
+            News::Up => {
+                process.push(initialize.with_id("0"));
+                continue;
+            }
+            News::NotUp(error) => return Err(error.into()),
+            News::Gone(exit) | News::Stopped(exit) => return Err(AnswerError::Gone(how(exit))),
+            News::Stray(_) => continue,
+            News::Line(line) => line,
+        };
+        let Ok(message) = Message::parse(line) else { continue };
+        let is_answer = message.id() == Some(&MessageId::Integer(0));
+        match message.kind() {
+            Kind::Success if is_answer => return Answer::of(message.result().unwrap_or_default()),
+            Kind::Error if is_answer => return Err(AnswerError::Refused(Box::new(message))),
+            Kind::Request => {
+                let id = message.id_text().unwrap_or("null");
+                process.push(match message.method() {
+                    Some("ping") => format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#),
+                    Some(_) | None => error_line(id, -32_000, "nobody is asked before the handshake"),
+                });
+            }
+            Kind::Success | Kind::Error | Kind::Notification => {}
+        }
+    }
+}
+
+fn how(exit: Exit) -> String {
+    match exit {
+        Exit::Ended(how) => how,
+        Exit::Suspended => "the host needed its room".into(),
+        Exit::Over(ending) => ending.code().to_owned(),
+    }
+}
+
+/// A process that is ended and waited for when its holder lets go of it.
+struct Owned {
+    process: Process,
+    tasks: TaskTracker,
+    message_max: usize,
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        let mut process = std::mem::take(&mut self.process);
+        process.stop();
+        let max = self.message_max;
+        if process.is_there() {
+            drop(self.tasks.spawn(async move {
+                while process.is_there() {
+                    let _news = process.next(max).await;
+                }
+            }));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn question(params: &str) -> Question {
+        Question {
+            principal: "ada".parse().unwrap(),
+            server: "s".parse().unwrap(),
+            params: params.to_owned(),
+        }
+    }
+
+    fn answer(version: &str) -> Answer {
+        Answer::of(&format!(r#"{{"protocolVersion":"{version}"}}"#)).unwrap()
+    }
+
+    #[test]
+    fn the_answer_to_another_question_is_another() {
+        let answers = Answers::new(2);
+        let first = answers.cell(&question("1"));
+        first.set(answer("2025-06-18")).unwrap();
+        assert!(answers.cell(&question("2")).get().is_none());
+        assert_eq!(answers.cell(&question("1")).get(), Some(&answer("2025-06-18")));
+        let _third = answers.cell(&question("3"));
+        assert!(answers.cell(&question("2")).get().is_none(), "it was used longest ago");
+        let of_another = Question { principal: "bob".parse().unwrap(), ..question("1") };
+        assert!(answers.cell(&of_another).get().is_none());
+    }
+
+    #[test]
+    fn what_a_server_says_later_counts() {
+        let answers = Answers::new(2);
+        let (newer, older) = (answer("2025-11-25"), answer("2025-06-18"));
+        answers.learn(&question("1"), &newer.result);
+        answers.cell(&question("1")).set(older).unwrap();
+        answers.learn(&question("1"), &newer.result);
+        assert_eq!(answers.cell(&question("1")).get(), Some(&newer));
+        answers.learn(&question("1"), "{}");
+        assert_eq!(answers.cell(&question("1")).get(), Some(&newer));
+    }
+}

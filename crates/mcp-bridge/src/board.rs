@@ -1,0 +1,254 @@
+//! What one client is sent, between the one who writes it and those who read it: the streams with what is kept of them, who
+//! reads each, and a bell.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use tokio::sync::watch;
+
+use crate::replay::{EventId, Kept, Replay, Since};
+use crate::router::Stream;
+
+/// What comes next for a reader.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// This event.
+    Event {
+        id: EventId,
+        line: Bytes,
+        /// Nothing comes after it on this stream.
+        last: bool,
+    },
+    /// Nothing yet: wait for the bell.
+    Nothing,
+    /// Nothing, ever: the stream has ended, or somebody else reads it, or some of it was lost.
+    Ended,
+}
+
+/// From where a stream is to be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum From {
+    /// After this event.
+    After(EventId),
+    /// After what was read by the one before.
+    Unread(Stream),
+}
+
+/// Who reads a stream, of all that ever did. Whoever comes later takes it over, so that nothing is sent twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Seat {
+    stream: Stream,
+    number: u64,
+    after: EventId,
+}
+
+#[derive(Debug)]
+struct Inner {
+    replay: Replay,
+    /// The last event of the general stream that a reader took.
+    read: u64,
+    readers: BTreeMap<Stream, u64>,
+    /// Whoever reads is counted, so that a seat is never confused with an earlier one.
+    seated: u64,
+    /// How many read just now.
+    reading: usize,
+    closed: bool,
+}
+
+/// The streams of one client.
+#[derive(Debug)]
+pub(crate) struct Board {
+    inner: Mutex<Inner>,
+    bell: watch::Sender<()>,
+    /// Which process of ours, and which time this session was brought back: ids of another are not confused with ours.
+    tag: String,
+}
+
+impl Board {
+    pub(crate) fn new(kept: Kept, tag: String) -> Self {
+        let inner = Inner {
+            replay: Replay::new(kept),
+            read: 0,
+            readers: BTreeMap::new(),
+            seated: 0,
+            reading: 0,
+            closed: false,
+        };
+        Self { inner: Mutex::new(inner), bell: watch::Sender::new(()), tag }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        // Nothing in here is ever half done.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A stream begins.
+    pub(crate) fn open(&self, stream: Stream) {
+        self.inner().replay.open(stream);
+    }
+
+    /// An event is sent.
+    pub(crate) fn send(&self, stream: Stream, line: String, last: bool) {
+        let _id = self.inner().replay.send(stream, line, last);
+        self.bell.send_replace(());
+    }
+
+    /// The client is gone, or its session is over: everybody stops reading after what is there.
+    pub(crate) fn close(&self) {
+        self.inner().closed = true;
+        self.bell.send_replace(());
+    }
+
+    /// Rings when there may be something.
+    pub(crate) fn listen(&self) -> watch::Receiver<()> {
+        self.bell.subscribe()
+    }
+
+    /// How many streams are read.
+    pub(crate) fn reading(&self) -> usize {
+        self.inner().reading
+    }
+
+    /// The id of an event, as a client sees it.
+    pub(crate) fn event_id(&self, id: EventId) -> String {
+        format!("{}{id}", self.tag)
+    }
+
+    /// From where a client reads on that has seen this event last; `None` where it is none of ours, or what came after it is
+    /// not kept. Only the general stream goes on then, with what was not read.
+    pub(crate) fn after(&self, last_event_id: &str) -> Option<From> {
+        let id = last_event_id.strip_prefix(&self.tag).and_then(|id| id.parse::<EventId>().ok());
+        if let Some(id) = id.filter(|id| self.inner().replay.since(*id) != Since::Lost) {
+            return Some(From::After(id));
+        }
+        let is_general = last_event_id
+            .get(self.tag.len()..)
+            .and_then(|id| id.parse::<EventId>().ok())
+            .is_some_and(|id| id.stream == Stream::General);
+        is_general.then_some(From::Unread(Stream::General))
+    }
+
+    /// Begins to read. Whoever read this stream until now ends.
+    pub(crate) fn sit(&self, from: From) -> Seat {
+        let mut inner = self.inner();
+        let after = match from {
+            From::After(id) => id,
+            From::Unread(Stream::General) => EventId { stream: Stream::General, number: inner.unread() },
+            From::Unread(stream @ Stream::Request(_)) => EventId { stream, number: 0 },
+        };
+        inner.seated += 1;
+        inner.reading += 1;
+        let seat = Seat { stream: after.stream, number: inner.seated, after };
+        inner.readers.insert(after.stream, seat.number);
+        self.bell.send_replace(());
+        seat
+    }
+
+    /// What comes next. What is taken by this counts as read.
+    pub(crate) fn next(&self, seat: &mut Seat) -> Next {
+        let mut inner = self.inner();
+        if inner.readers.get(&seat.stream) != Some(&seat.number) {
+            return Next::Ended;
+        }
+        match inner.replay.since(seat.after) {
+            Since::Next { id, line, last } => {
+                seat.after = id;
+                if id.stream == Stream::General {
+                    inner.read = inner.read.max(id.number);
+                }
+                Next::Event { id, line, last }
+            }
+            Since::Nothing if !inner.closed => Next::Nothing,
+            Since::Nothing | Since::Ended | Since::Lost => Next::Ended,
+        }
+    }
+
+    /// Reads no more.
+    pub(crate) fn rise(&self, seat: &Seat) {
+        let mut inner = self.inner();
+        inner.reading -= 1;
+        if inner.readers.get(&seat.stream) == Some(&seat.number) {
+            inner.readers.remove(&seat.stream);
+        }
+    }
+}
+
+impl Seat {
+    /// The event after which it reads on.
+    pub(crate) fn after(&self) -> EventId {
+        self.after
+    }
+}
+
+impl Inner {
+    /// The event after which nobody has read what is kept.
+    fn unread(&self) -> u64 {
+        self.read.max(self.replay.not_kept(Stream::General))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn board() -> Board {
+        Board::new(Kept { bytes: 20, ended: 2 }, "t.".into())
+    }
+
+    fn texts(board: &Board, seat: &mut Seat) -> Vec<String> {
+        let mut all = Vec::new();
+        while let Next::Event { line, .. } = board.next(seat) {
+            all.push(String::from_utf8(line.to_vec()).unwrap());
+        }
+        all
+    }
+
+    #[test]
+    fn what_nobody_read_is_read_by_the_next_and_nothing_twice() {
+        let board = board();
+        board.send(Stream::General, "a".into(), false);
+        let mut first = board.sit(From::Unread(Stream::General));
+        assert_eq!(texts(&board, &mut first), ["a"]);
+        assert_eq!(board.next(&mut first), Next::Nothing);
+        let mut second = board.sit(From::Unread(Stream::General));
+        board.send(Stream::General, "b".into(), false);
+        assert_eq!(board.next(&mut first), Next::Ended, "the later reader has taken it over");
+        board.rise(&first);
+        assert_eq!(texts(&board, &mut second), ["b"]);
+        assert_eq!(board.reading(), 1);
+        board.rise(&second);
+        // Its connection was lost, and it never saw the second.
+        let seen = board.event_id(EventId { stream: Stream::General, number: 1 });
+        let mut third = board.sit(board.after(&seen).unwrap());
+        assert_eq!(texts(&board, &mut third), ["b"]);
+        board.close();
+        assert_eq!(board.next(&mut third), Next::Ended);
+    }
+
+    #[test]
+    fn an_event_of_another_time_or_of_a_stream_that_is_gone_is_told_apart() {
+        let board = board();
+        board.open(Stream::Request(1));
+        board.send(Stream::Request(1), "x".into(), true);
+        let after = |id: &str| board.after(id);
+        let id = EventId { stream: Stream::Request(1), number: 0 };
+        assert_eq!(after("t.r1-0"), Some(From::After(id)));
+        for unknown in ["t.r2-0", "u.r1-0", "", "x", "t.", "t.r1-2"] {
+            assert_eq!(after(unknown), None, "{unknown}");
+        }
+        for general in ["u.g-7", "t.g-7"] {
+            assert_eq!(after(general), Some(From::Unread(Stream::General)), "{general}");
+        }
+    }
+
+    #[test]
+    fn who_comes_too_late_reads_what_is_left() {
+        let board = board();
+        for index in 0..5 {
+            board.send(Stream::General, format!("{index}-------"), false);
+        }
+        let mut seat = board.sit(From::Unread(Stream::General));
+        assert_eq!(texts(&board, &mut seat), ["3-------", "4-------"]);
+    }
+}

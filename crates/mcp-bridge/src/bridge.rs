@@ -1,0 +1,363 @@
+//! The sessions of a bridge: how they begin, how they are found, and who holds them.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use session_core::SessionId;
+use session_core::names::Principal;
+use thiserror::Error;
+use tokio::sync::{Semaphore, oneshot};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::answers::{Answer, AnswerError, Answers, Asking, Question};
+use crate::board::Board;
+use crate::conversation::{Address, Control, Conversation, End, Letter, OnShaken, Reply, Setup};
+use crate::envelope::Message;
+use crate::gate::{Refusal, Scope};
+use crate::host::{Ending, Handshake, Host, HostError, Record, ServerName};
+use crate::revision::Revision;
+use crate::router::ClientId;
+use crate::settings::Settings;
+use crate::talk::Talk;
+
+/// Sessions that are over and of which it is still known why.
+const OVER_MAX: usize = 1_024;
+
+/// A session as a client knows it.
+pub(crate) struct Entry {
+    pub(crate) session: SessionId,
+    pub(crate) server: ServerName,
+    pub(crate) principal: Principal,
+    pub(crate) revision: Revision,
+    pub(crate) client: ClientId,
+    pub(crate) board: Arc<Board>,
+    pub(crate) address: Address,
+    /// The process belongs to others as well.
+    pub(crate) is_shared: bool,
+    /// Fires when the task has ended and the session may be looked up again.
+    pub(crate) done: CancellationToken,
+}
+
+/// Why a session was not found.
+#[derive(Debug, Clone, Error)]
+pub(crate) enum FindError {
+    /// There is none, or it is another's.
+    #[error("there is no such session, or it is over: begin a new one with `initialize`")]
+    Unknown,
+    /// It is over.
+    #[error("{}: {}", .0.code(), .0.sentence())]
+    Over(Refusal),
+    /// There is no room for it in memory.
+    #[error("as many sessions are open as may be: try again later")]
+    Full,
+    /// The host could not say.
+    #[error("the session could not be looked up: {0}")]
+    Host(HostError),
+}
+
+/// Why a session did not begin.
+#[derive(Debug, Clone, Error)]
+pub(crate) enum BeginError {
+    /// There is no room.
+    #[error("as many sessions are open as may be: end one, or try again later")]
+    Full,
+    /// The server did not answer.
+    #[error(transparent)]
+    Answer(#[from] AnswerError),
+}
+
+/// A session that began.
+pub(crate) struct Begun {
+    pub(crate) session: SessionId,
+    /// The answer to `initialize`.
+    pub(crate) line: String,
+}
+
+#[derive(Default)]
+struct Book {
+    entries: HashMap<SessionId, Arc<Entry>>,
+    /// The last sessions that are over: of which server, whose, and why.
+    over: VecDeque<(SessionId, ServerName, Principal, Refusal)>,
+}
+
+/// The sessions of all servers.
+pub(crate) struct Bridge {
+    pub(crate) host: Arc<dyn Host>,
+    pub(crate) settings: Arc<Settings>,
+    /// Who owns what several clients share.
+    pub(crate) owner: Principal,
+    book: Mutex<Book>,
+    answers: Arc<Answers>,
+    pub(crate) starts: Arc<Semaphore>,
+    pub(crate) tasks: TaskTracker,
+    pub(crate) drain: CancellationToken,
+    pub(crate) commons: crate::commons::Commons,
+}
+
+impl Bridge {
+    pub(crate) fn new(
+        host: Arc<dyn Host>,
+        settings: Settings,
+        owner: Principal,
+        drain: CancellationToken,
+    ) -> Self {
+        Self {
+            host,
+            owner,
+            book: Mutex::default(),
+            answers: Arc::new(Answers::new(settings.caps.answers)),
+            starts: Arc::new(Semaphore::new(settings.caps.starts)),
+            tasks: TaskTracker::new(),
+            drain,
+            commons: crate::commons::Commons::default(),
+            settings: Arc::new(settings),
+        }
+    }
+
+    fn book(&self) -> MutexGuard<'_, Book> {
+        // Nothing in here is ever half done.
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many sessions are in memory.
+    pub(crate) fn sessions(&self) -> usize {
+        self.book().entries.len()
+    }
+
+    /// A client begins.
+    pub(crate) async fn begin(
+        self: &Arc<Self>,
+        server: &ServerName,
+        principal: &Principal,
+        initialize: Message,
+    ) -> Result<Begun, BeginError> {
+        // Before anything is started for it.
+        if !self.has_room(principal) {
+            return Err(BeginError::Full);
+        }
+        if !self.settings.isolation {
+            return self.join(server, principal, &initialize).await;
+        }
+        let params = initialize.params().unwrap_or("{}").to_owned();
+        let question = Question { principal: principal.clone(), server: server.clone(), params };
+        let answer = self.answer(&question, &initialize).await?;
+        let line = answered(&initialize, &answer.result);
+        let session = self.host.session_id();
+        let handshake = Handshake {
+            initialize: initialize.text().to_owned(),
+            initialized: String::new(),
+            revision: answer.revision,
+        };
+        let record =
+            Record { server: server.clone(), principal: principal.clone(), scope: Scope::Default, handshake };
+        let talk = Talk::begin(ClientId(0), initialize);
+        self.enter(session, record, talk).ok_or(BeginError::Full)?;
+        Ok(Begun { session, line })
+    }
+
+    async fn answer(&self, question: &Question, initialize: &Message) -> Result<Answer, AnswerError> {
+        let cell = self.answers.cell(question);
+        let asking = Asking {
+            host: &self.host,
+            starts: &self.starts,
+            tasks: &self.tasks,
+            limit: self.settings.times.handshake,
+            message_max: self.settings.caps.message,
+        };
+        cell.get_or_try_init(|| asking.ask(question, initialize)).await.cloned()
+    }
+
+    fn has_room(&self, principal: &Principal) -> bool {
+        let book = self.book();
+        let caps = self.settings.caps;
+        let own = book.entries.values().filter(|entry| entry.principal == *principal).count();
+        book.entries.len() < caps.sessions && own < caps.sessions_per_principal
+    }
+
+    /// The session of this id, if it is this one's: from memory, or brought back.
+    pub(crate) async fn find(
+        self: &Arc<Self>,
+        server: &ServerName,
+        principal: &Principal,
+        session: SessionId,
+    ) -> Result<Arc<Entry>, FindError> {
+        {
+            let book = self.book();
+            if let Some(entry) = book.entries.get(&session) {
+                let is_theirs = entry.principal == *principal && entry.server == *server;
+                return if is_theirs { Ok(Arc::clone(entry)) } else { Err(FindError::Unknown) };
+            }
+            if let Some((_, of, whose, refusal)) = book.over.iter().find(|(id, ..)| *id == session) {
+                let is_theirs = whose == principal && of == server;
+                return Err(if is_theirs { FindError::Over(refusal.clone()) } else { FindError::Unknown });
+            }
+        }
+        if !self.settings.isolation {
+            return Err(FindError::Unknown);
+        }
+        let recalled = self.host.recall(session).await.map_err(FindError::Host)?;
+        let recalled = recalled
+            .filter(|recalled| recalled.record.principal == *principal && recalled.record.server == *server)
+            .ok_or(FindError::Unknown)?;
+        match recalled.ended {
+            Some(Ending::RootsChanged) => return Err(FindError::Over(Refusal::Changed)),
+            Some(Ending::Deleted) => return Err(FindError::Unknown),
+            Some(Ending::Other(code)) => return Err(FindError::Over(Refusal::Ended(code))),
+            None => {}
+        }
+        let message = |text: &str| Message::parse(text.as_bytes().to_vec()).map_err(|_| FindError::Unknown);
+        let record = recalled.record;
+        let handshake = &record.handshake;
+        let (initialize, initialized) = (message(&handshake.initialize)?, message(&handshake.initialized)?);
+        let talk = Talk::again(ClientId(0), initialize, initialized, record.scope.clone());
+        self.enter(session, record, talk).ok_or(FindError::Full)
+    }
+
+    /// A session with a process of its own is in memory from here on. Where it is already, because somebody else was
+    /// faster, that one counts. `None` where there is no room.
+    fn enter(self: &Arc<Self>, session: SessionId, record: Record, talk: Talk) -> Option<Arc<Entry>> {
+        let mut book = self.book();
+        if let Some(entry) = book.entries.get(&session) {
+            return Some(Arc::clone(entry));
+        }
+        if book.entries.len() >= self.settings.caps.sessions {
+            return None;
+        }
+        let (server, principal) = (record.server.clone(), record.principal.clone());
+        let revision = record.handshake.revision;
+        let answers = Arc::clone(&self.answers);
+        let learn = move |record: &Record, result: &str| {
+            if let Some(question) = question(record) {
+                answers.learn(&question, result);
+            }
+        };
+        let (mut conversation, address) =
+            Conversation::new(self.setup(session, record, talk, Arc::new(learn)));
+        let board = self.board();
+        conversation.join(ClientId(0), Arc::clone(&board));
+        let done = CancellationToken::new();
+        let entry = Arc::new(Entry {
+            session,
+            server,
+            principal,
+            revision,
+            client: ClientId(0),
+            board,
+            address,
+            is_shared: false,
+            done: done.clone(),
+        });
+        book.entries.insert(session, Arc::clone(&entry));
+        drop(book);
+        let (bridge, of) = (Arc::clone(self), Arc::clone(&entry));
+        drop(self.tasks.spawn(async move {
+            let end = conversation.run().await;
+            if let End::Over(refusal) = &end {
+                bridge.over(&of, refusal.clone());
+            }
+            conversation.close(&end).await;
+            bridge.leave(session);
+            done.cancel();
+        }));
+        Some(entry)
+    }
+
+    pub(crate) fn setup(&self, session: SessionId, record: Record, talk: Talk, on_shaken: OnShaken) -> Setup {
+        Setup {
+            session,
+            record,
+            talk,
+            host: Arc::clone(&self.host),
+            settings: Arc::clone(&self.settings),
+            starts: Arc::clone(&self.starts),
+            drain: self.drain.clone(),
+            on_shaken,
+        }
+    }
+
+    /// A board with a tag of its own.
+    pub(crate) fn board(&self) -> Arc<Board> {
+        let id = self.host.session_id().to_string();
+        let tag = id.get(id.len() - 6..).unwrap_or_default();
+        Arc::new(Board::new(self.settings.kept, format!("{tag}.")))
+    }
+
+    /// A client that shares its process with others is in memory from here on.
+    pub(crate) fn enter_shared(&self, entry: Entry) -> Option<Arc<Entry>> {
+        let mut book = self.book();
+        if book.entries.len() >= self.settings.caps.sessions {
+            return None;
+        }
+        let entry = Arc::new(entry);
+        book.entries.insert(entry.session, Arc::clone(&entry));
+        Some(entry)
+    }
+
+    fn over(&self, entry: &Entry, refusal: Refusal) {
+        let mut book = self.book();
+        book.entries.remove(&entry.session);
+        book.over.push_back((entry.session, entry.server.clone(), entry.principal.clone(), refusal));
+        if book.over.len() > OVER_MAX {
+            book.over.pop_front();
+        }
+    }
+
+    /// No longer in memory.
+    pub(crate) fn leave(&self, session: SessionId) {
+        self.book().entries.remove(&session);
+    }
+
+    /// The client ends its session. Returns when everybody who waits was told.
+    pub(crate) async fn end(&self, entry: &Entry) {
+        if entry.is_shared {
+            self.leave(entry.session);
+            entry.board.close();
+            drop(entry.address.control.send(Control::Leave(entry.client)).await);
+            return;
+        }
+        let (done, ended) = oneshot::channel();
+        if entry.address.control.send(Control::End(Ending::Deleted, done)).await.is_ok() {
+            drop(ended.await);
+        }
+        // From here on nobody finds it, also where its task has not come so far.
+        self.over(entry, Refusal::Ended(Ending::Deleted.code().to_owned()));
+    }
+
+    /// All that was begun has come to its end.
+    pub(crate) async fn closed(&self) {
+        self.drain.cancelled().await;
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+}
+
+/// What the cache would be asked for this session.
+fn question(record: &Record) -> Option<Question> {
+    let initialize = Message::parse(record.handshake.initialize.clone().into_bytes()).ok()?;
+    let params = initialize.params().unwrap_or("{}").to_owned();
+    Some(Question { principal: record.principal.clone(), server: record.server.clone(), params })
+}
+
+/// The answer to this request with this result.
+pub(crate) fn answered(request: &Message, result: &str) -> String {
+    let id = request.id_text().unwrap_or("null");
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#)
+}
+
+impl Entry {
+    /// Posts a message; what becomes of it comes later. The message comes back where the task has ended.
+    pub(crate) async fn post(&self, message: Message) -> Result<oneshot::Receiver<Reply>, Message> {
+        let (reply, replied) = oneshot::channel();
+        let letter = Letter { client: self.client, message, reply };
+        match self.address.letters.send(letter).await {
+            Ok(()) => Ok(replied),
+            Err(unsent) => Err(unsent.0.message),
+        }
+    }
+
+    /// Waits until the session may be looked up again.
+    pub(crate) async fn done(&self) {
+        self.done.cancelled().await;
+    }
+}

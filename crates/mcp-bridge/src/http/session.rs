@@ -1,0 +1,277 @@
+//! The era with sessions, as a client sees it: POST, the GET stream and DELETE.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::Response;
+use futures_util::StreamExt as _;
+use futures_util::stream;
+use session_core::SessionId;
+use session_core::names::Principal;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use super::head::{Head, SESSION};
+use super::reply::{Failure, JSON, failure, not_begun};
+use super::{Shell, Target, body, sse, text};
+use crate::answers::AnswerError;
+use crate::board::From;
+use crate::bridge::{BeginError, Entry};
+use crate::conversation::Reply;
+use crate::envelope::{Envelope, EnvelopeError, Kind, Message, member};
+use crate::gate::Refusal;
+use crate::revision::Revision;
+use crate::router::{Refused, error_line};
+
+/// Tries to reach a session that ends and begins again meanwhile.
+const TRIES: usize = 3;
+
+/// Who asks, and for what.
+pub(super) struct Client<'r> {
+    pub(super) shell: &'r Arc<Shell>,
+    pub(super) target: &'r Target,
+    pub(super) principal: &'r Principal,
+    pub(super) head: &'r Head,
+}
+
+type Answered = Result<Response, Failure>;
+
+impl Client<'_> {
+    pub(super) async fn post(&self, body: Body, _headers: &HeaderMap) -> Answered {
+        if !self.head.is_json {
+            let why = "a message is posted with `Content-Type: application/json`";
+            return Err(Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, why));
+        }
+        if !(self.head.takes_json && self.head.takes_events) {
+            let why = "`Accept` must list application/json and text/event-stream: the answer is one of them";
+            return Err(Failure::new(StatusCode::NOT_ACCEPTABLE, why));
+        }
+        let settings = &self.shell.bridge.settings;
+        let (max, limit) = (settings.caps.message, settings.times.body);
+        let body = body::read(body, self.head.length, max, limit).await?;
+        let refused = |error: &EnvelopeError| {
+            Failure::new(StatusCode::BAD_REQUEST, error.to_string()).coded(error.code())
+        };
+        match Envelope::parse(body).map_err(|error| refused(&error))? {
+            Envelope::One(message) if message.method() == Some("initialize") => self.begin(message).await,
+            Envelope::One(message) => {
+                let id = message.id_text().map(str::to_owned);
+                self.message(message).await.map_err(|failure| failure.of(id.as_deref()))
+            }
+            Envelope::Batch(messages) => self.batch(messages).await,
+        }
+    }
+
+    async fn begin(&self, initialize: Message) -> Answered {
+        let id = initialize.id_text().map(str::to_owned);
+        let bad = |why: &str| Failure::new(StatusCode::BAD_REQUEST, why).of(id.as_deref());
+        if initialize.kind() != Kind::Request {
+            return Err(bad("`initialize` is a request: it needs an id"));
+        }
+        if self.head.session.is_some() {
+            return Err(bad("this session has begun: leave out `Mcp-Session-Id` to begin another"));
+        }
+        let version = initialize.params().and_then(|params| member(params, "protocolVersion"));
+        if !version.is_some_and(|version| version.starts_with('"')) {
+            return Err(bad("`initialize` names no `protocolVersion`").coded(-32_602));
+        }
+        match self.shell.bridge.begin(&self.target.server, self.principal, initialize).await {
+            Ok(begun) => {
+                let mut response = text(StatusCode::OK, JSON, begun.line);
+                if let Ok(value) = HeaderValue::try_from(begun.session.to_string()) {
+                    response.headers_mut().insert(SESSION, value);
+                }
+                Ok(response)
+            }
+            // What the server itself says is the answer, under the client's id.
+            Err(BeginError::Answer(AnswerError::Refused(error))) => {
+                Ok(text(StatusCode::OK, JSON, error.with_id(id.as_deref().unwrap_or("null"))))
+            }
+            Err(error) => Err(not_begun(&error).of(id.as_deref())),
+        }
+    }
+
+    /// The session that the headers name.
+    async fn entry(&self) -> Result<(Arc<Entry>, Revision), Failure> {
+        let Some(text) = &self.head.session else {
+            let why = "`Mcp-Session-Id` is missing: begin a session with `initialize`";
+            return Err(Failure::new(StatusCode::BAD_REQUEST, why));
+        };
+        let unknown = || Failure::from(crate::bridge::FindError::Unknown);
+        // As we wrote it, and in no other way.
+        let session = text.parse::<SessionId>().ok().filter(|session| session.to_string() == *text);
+        let session = session.ok_or_else(unknown)?;
+        let entry = self.shell.bridge.find(&self.target.server, self.principal, session).await?;
+        let revision =
+            Revision::of_request(self.head.version.as_deref(), entry.revision).map_err(|error| {
+                let supported = Revision::ALL.map(Revision::name);
+                let data = serde_json::json!({ "supported": supported, "requested": error.0 });
+                Failure::new(StatusCode::BAD_REQUEST, error.to_string()).with(data.to_string())
+            })?;
+        Ok((entry, revision))
+    }
+
+    /// Posts a message to its session, wherever that is by then.
+    async fn deliver(&self, mut message: Message) -> Result<Delivered, Failure> {
+        for _ in 0..TRIES {
+            let (entry, revision) = self.entry().await?;
+            let limit = self.shell.bridge.settings.times.wait;
+            let unsent = match timeout(limit, entry.post(message)).await {
+                Ok(Ok(reply)) => return Ok(Delivered { entry, revision, reply }),
+                Ok(Err(unsent)) => unsent,
+                Err(_) => return Err(Failure::busy("the session's server takes no more messages just now")),
+            };
+            message = unsent;
+            entry.done().await;
+        }
+        Err(Failure::busy("the session ends and begins again: try again"))
+    }
+
+    async fn message(&self, mut message: Message) -> Answered {
+        let (kind, id) = (message.kind(), message.id_text().map(str::to_owned));
+        for _ in 0..TRIES {
+            let delivered = self.deliver(message).await?;
+            match delivered.reply.await {
+                Ok(Reply::Again(unread)) => {
+                    message = unread;
+                    delivered.entry.done().await;
+                }
+                Ok(Reply::Stream(stream)) => {
+                    let Delivered { entry, revision, .. } = delivered;
+                    let pieces = sse::follow(self.shell, &entry.board, From::Unread(stream), revision)?;
+                    return Ok(sse::response(pieces));
+                }
+                Ok(reply) => return respond(reply, kind, id.as_deref()),
+                Err(_) => break,
+            }
+        }
+        Err(draining())
+    }
+
+    /// Several messages at once: they are posted in their order, and answered in any.
+    async fn batch(&self, messages: Vec<Message>) -> Answered {
+        let bad = |why: &str| Err(Failure::new(StatusCode::BAD_REQUEST, why));
+        if messages.iter().any(|message| message.method() == Some("initialize")) {
+            return bad("`initialize` stands alone");
+        }
+        let (_, revision) = self.entry().await?;
+        if !revision.has_batches() {
+            return bad("this revision has no batches: post one message at a time");
+        }
+        let mut delivered = Vec::with_capacity(messages.len());
+        for message in messages {
+            let (kind, id) = (message.kind(), message.id_text().map(str::to_owned));
+            delivered.push((kind, id, self.deliver(message).await?));
+        }
+        let (mut answers, mut streams) = (Vec::new(), Vec::new());
+        for (kind, id, Delivered { entry, revision, reply }) in delivered {
+            match reply.await {
+                Ok(Reply::Answer(line)) => answers.push(line),
+                Ok(Reply::Stream(stream)) => {
+                    streams.push(sse::follow(self.shell, &entry.board, From::Unread(stream), revision)?);
+                }
+                Ok(reply) if kind == Kind::Request => answers.push(refusal_line(reply, id.as_deref())),
+                Ok(_) => {}
+                Err(_) => return Err(draining()),
+            }
+        }
+        if !streams.is_empty() {
+            let first: Vec<Result<Bytes, Infallible>> =
+                answers.iter().map(|line| Ok(sse::alone(line))).collect();
+            let all = stream::iter(first).chain(stream::select_all(streams));
+            return Ok(sse::response(all.boxed()));
+        }
+        if answers.is_empty() {
+            return Ok(accepted());
+        }
+        Ok(text(StatusCode::OK, JSON, format!("[{}]", answers.join(","))))
+    }
+
+    /// The stream of what belongs to no request, or of what was not seen of another.
+    pub(super) async fn get(&self) -> Answered {
+        if !self.head.takes_events {
+            let why = "`Accept` must list text/event-stream";
+            return Err(Failure::new(StatusCode::NOT_ACCEPTABLE, why));
+        }
+        let (entry, revision) = self.entry().await?;
+        let from = match &self.head.last_event_id {
+            None => From::Unread(crate::router::Stream::General),
+            Some(id) => entry.board.after(id).ok_or_else(|| {
+                let why = "what came after this event is not kept any more: send the request again";
+                Failure::new(StatusCode::BAD_REQUEST, why)
+            })?,
+        };
+        // What is gone on with has been primed.
+        let revision = if self.head.last_event_id.is_some() { Revision::V2025_03_26 } else { revision };
+        Ok(sse::response(sse::follow(self.shell, &entry.board, from, revision)?))
+    }
+
+    pub(super) async fn delete(&self) -> Answered {
+        let (entry, _) = self.entry().await?;
+        self.shell.bridge.end(&entry).await;
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = StatusCode::NO_CONTENT;
+        Ok(response)
+    }
+}
+
+/// A message that its session has.
+struct Delivered {
+    entry: Arc<Entry>,
+    revision: Revision,
+    reply: oneshot::Receiver<Reply>,
+}
+
+fn draining() -> Failure {
+    Failure::busy("this bridge is ending: come back")
+}
+
+fn accepted() -> Response {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::ACCEPTED;
+    response
+}
+
+/// What a message is answered with that gets no stream.
+fn respond(reply: Reply, kind: Kind, id: Option<&str>) -> Answered {
+    let is_request = kind == Kind::Request;
+    match reply {
+        Reply::Accepted | Reply::Stream(_) => Ok(accepted()),
+        Reply::Answer(line) => Ok(text(StatusCode::OK, JSON, line)),
+        Reply::Refused(refused @ (Refused::Duplicate | Refused::Unasked)) => {
+            Err(Failure::new(StatusCode::BAD_REQUEST, refused.to_string()))
+        }
+        Reply::Refused(refused @ Refused::Pending) => Err(Failure::busy(refused.to_string())),
+        Reply::Full => Err(Failure::busy("as many messages as may wait for this session's server already")),
+        Reply::NotStarted(why) => match why.retry_after {
+            Some(after) => Err(Failure::busy(why.why).retry_after(after)),
+            None if is_request => Ok(text(StatusCode::OK, JSON, refusal_line(Reply::NotStarted(why), id))),
+            None => Err(Failure::busy(why.why)),
+        },
+        Reply::Over(Refusal::Changed) => {
+            Ok(failure(&Failure::from(crate::bridge::FindError::Over(Refusal::Changed)).of(id)))
+        }
+        // Who waited for an answer gets one that says why; who comes later is told that there is no such session.
+        Reply::Over(refusal) if is_request => {
+            Ok(text(StatusCode::OK, JSON, refusal_line(Reply::Over(refusal), id)))
+        }
+        Reply::Over(refusal) => Err(crate::bridge::FindError::Over(refusal).into()),
+        Reply::Again(_) | Reply::Draining => Err(draining()),
+    }
+}
+
+/// The answer to a request that was not taken, as a message.
+fn refusal_line(reply: Reply, id: Option<&str>) -> String {
+    let why = match reply {
+        Reply::Refused(refused) => refused.to_string(),
+        Reply::NotStarted(why) => why.why,
+        Reply::Over(refusal) => format!("{}: {}", refusal.code(), refusal.sentence()),
+        Reply::Full => "as many messages as may wait for this session's server already".into(),
+        Reply::Accepted | Reply::Answer(_) | Reply::Stream(_) | Reply::Again(_) | Reply::Draining => {
+            "this bridge is ending: come back".into()
+        }
+    };
+    error_line(id.unwrap_or("null"), -32_000, &why)
+}

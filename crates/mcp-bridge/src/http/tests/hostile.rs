@@ -1,0 +1,222 @@
+//! Input that is wrong, and servers that are.
+
+use super::*;
+
+async fn status(client: &Client, body: impl Into<axum::body::Bytes>) -> u16 {
+    client.request("POST", body).await.status
+}
+
+#[tokio::test]
+async fn what_is_no_message_is_refused() {
+    let world = World::new(settings()).await;
+    let client = world.client().begin(V, "{}").await;
+    for body in [
+        &b""[..],
+        b"{",
+        b"[]",
+        b"null",
+        b"7",
+        b"\"x\"",
+        b"\xff\xfe",
+        b"{}",
+        br#"{"jsonrpc":"1.0","id":1,"method":"ping"}"#,
+        br#"{"jsonrpc":"2.0","id":null,"method":"ping"}"#,
+        br#"{"jsonrpc":"2.0","id":1,"id":2,"method":"ping"}"#,
+        br#"{"jsonrpc":"2.0","id":true,"method":"ping"}"#,
+        br#"{"jsonrpc":"2.0","id":1,"method":"ping","result":1}"#,
+        br#"{"jsonrpc":"2.0","id":1,"method":7}"#,
+        br#"{"jsonrpc":"2.0","id":99,"result":{}}"#,
+        br#"[{"jsonrpc":"2.0","id":1,"method":"ping"}]"#,
+    ] {
+        assert_eq!(status(&client, body).await, 400, "{}", String::from_utf8_lossy(body));
+    }
+    // And the session goes on, with ids of every kind.
+    for id in ["0", r#""0""#, "1.5", "-1", "123456789012345678901234567890", r#""""#] {
+        assert_eq!(client.result(id, "echo", "{}").await, "{}");
+    }
+    let answer = client.call("1.0", "echo", "{}").await.message().await;
+    assert_eq!(answer.id_text(), Some("1.0"), "letter for letter");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn headers_are_what_they_may_be() {
+    let world = World::new(settings()).await;
+    let client = world.client().begin(V, "{}").await;
+    let ping = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
+    for (name, value, expected) in [
+        ("accept", None, 406),
+        ("accept", Some("application/json"), 406),
+        ("accept", Some("text/event-stream"), 406),
+        ("content-type", None, 415),
+        ("content-type", Some("text/plain"), 415),
+        ("mcp-session-id", None, 400),
+        ("mcp-session-id", Some("ses_00000000000000000000000000000001"), 404),
+        ("mcp-session-id", Some("x"), 404),
+        ("mcp-protocol-version", Some("1999-01-01"), 400),
+        ("mcp-protocol-version", Some(""), 400),
+        ("mcp-protocol-version", None, 200),
+        ("mcp-protocol-version", Some("2025-06-18"), 200),
+        ("host", Some("evil.com"), 403),
+        ("origin", Some("http://evil.com"), 403),
+        ("origin", Some("null"), 403),
+    ] {
+        assert_eq!(status(&client.set(name, value), ping).await, expected, "{name}: {value:?}");
+    }
+    // In another form than ours, an id is none.
+    let upper = client.session().to_uppercase().replace("SES", "ses");
+    if upper != client.session() {
+        assert_eq!(status(&client.set("mcp-session-id", Some(&upper)), ping).await, 404);
+    }
+    let mut twice = client.clone();
+    twice.headers.push(("mcp-session-id".into(), client.session().into()));
+    assert_eq!(status(&twice, ping).await, 400);
+    for (method, path, expected) in [
+        ("PUT", "/mcp", 405),
+        ("PATCH", "/mcp", 405),
+        ("GET", "/", 404),
+        ("POST", "/other/mcp", 404),
+        ("POST", "/fake/mcp/a/b", 404),
+        ("POST", "/fake", 404),
+        ("GET", "/healthz", 200),
+        ("GET", "/metrics", 200),
+    ] {
+        assert_eq!(client.at(path).request(method, ping).await.status, expected, "{method} {path}");
+    }
+    assert_eq!(status(&client.at("/fake/mcp"), ping).await, 200);
+    assert_eq!(client.set("accept", Some("application/json")).get().await.status, 406);
+    assert_eq!(client.set("mcp-session-id", None).get().await.status, 400);
+    assert_eq!(client.set("last-event-id", Some("nonsense")).get().await.status, 400);
+    let initialize =
+        r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}"#;
+    assert_eq!(status(&client, initialize).await, 400, "a session begins once");
+    for bad in ["{}", r#"{"protocolVersion":7}"#, "[]"] {
+        let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"initialize","params":{bad}}}"#);
+        assert_eq!(status(&world.client(), body).await, 400, "{bad}");
+    }
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_body_is_bounded() {
+    let caps = Caps { message: 100_000, ..Caps::default() };
+    let world = World::new(Settings { caps, ..settings() }).await;
+    let client = world.client().begin(V, "{}").await;
+    let large = call("1", "echo", &format!("\"{}\"", "x".repeat(100_000)));
+    assert_eq!(status(&client, large).await, 413);
+    let fits = format!("\"{}\"", "x".repeat(90_000));
+    assert_eq!(client.result("1", "echo", &fits).await, fits);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn two_calls_under_one_id_do_not_meet() {
+    let world = World::new(settings()).await;
+    let client = world.client().begin(V, "{}").await;
+    let hanging = client.clone();
+    let hanging = tokio::spawn(async move { hanging.call("1", "hang", "{}").await });
+    while client.result("2", "hangs", "{}").await != "1" {}
+    assert_eq!(status(&client, call("1", "echo", "{}")).await, 400);
+    assert_eq!(client.result(r#""1""#, "echo", "{}").await, "{}", "a text is another id");
+    let cancel = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}"#;
+    assert_eq!(status(&client, cancel).await, 202);
+    hanging.abort();
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_server_that_prints_and_babbles_is_borne() {
+    let caps = Caps { message: 50_000, ..Caps::default() };
+    let world = World::new(Settings { caps, ..settings() }).await;
+    let client = world.client().begin(V, "{}").await;
+    assert_eq!(client.result("1", "noise", "{}").await, r#""done""#);
+    let strays = world.host.strays.lock().unwrap().clone();
+    assert_eq!(strays, ["line starting up…", "long 100001", "unasked", "unasked"]);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn large_messages_pass_both_ways() {
+    let world = World::new(settings()).await;
+    let client = world.client().begin(V, "{}").await;
+    let large = format!("\"{}\"", "x".repeat(10_000_000));
+    assert_eq!(client.result("1", "echo", &large).await.len(), large.len());
+    world.end().await;
+}
+
+#[tokio::test]
+async fn nobody_sees_what_is_anothers() {
+    let world = World::with(Arc::new(TestHost::default()), settings(), true).await;
+    let of = |client: &Client, name: &str| client.set("authorization", Some(&format!("Bearer t-{name}")));
+    let nobody = world.client();
+    let refused = nobody.post(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#).await;
+    assert_eq!(refused.status, 401);
+    let challenge = refused.headers["www-authenticate"].to_str().unwrap().to_owned();
+    let metadata = challenge.split('"').nth(1).unwrap();
+    let path = metadata.strip_prefix(&format!("http://{}", world.address)).unwrap();
+    let document = nobody.at(path).get().await;
+    assert_eq!(document.status, 200);
+    let document = document.text().await;
+    assert!(document.contains("https://issuer.example") && document.contains("/mcp\""), "{document}");
+    assert_eq!(status(&nobody.set("authorization", Some("Bearer wrong")), "{}").await, 401);
+    assert_eq!(status(&nobody.set("authorization", Some("Basic t-ada")), "{}").await, 401);
+
+    let ada = of(&nobody, "ada").in_root("/a").await;
+    assert_eq!(ada.result("1", "count", "{}").await, "1");
+    let bob = of(&ada, "bob");
+    for method in ["POST", "GET", "DELETE"] {
+        assert_eq!(bob.request(method, call("1", "count", "{}")).await.status, 404, "{method}");
+    }
+    assert_eq!(ada.result("1", "count", "{}").await, "2");
+    world.end().await;
+}
+
+/// Answers the handshake, prints a log line, and ends in the middle of a line at the first call.
+const HALF: &str = r#"
+while read -r line; do
+    id=${line#*\"id\":}; id=${id%%[,\}]*}
+    case "$line" in
+        *'"initialize"'*) echo '{"jsonrpc":"2.0","id":'$id',"result":{"protocolVersion":"2025-11-25","capabilities":{}}}' ;;
+        *'"tools/call"'*) echo 'log line'; printf '{"jsonrpc":"2.0","id":'$id',"resu'; exit 3 ;;
+    esac
+done"#;
+
+#[tokio::test]
+async fn a_process_that_ends_in_the_middle_of_a_line_is_a_crash() {
+    let world = World::new(settings()).await;
+    *world.host.script.lock().unwrap() = Some(HALF);
+    let client = world.client().begin(V, "{}").await;
+    let error = client.result("1", "x", "{}").await;
+    assert!(error.contains("exit status: 3"), "{error}");
+    let strays = world.host.strays.lock().unwrap().clone();
+    assert_eq!(strays[0], "line log line");
+    assert!(strays[1].starts_with("half {"), "{strays:?}");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_begin_is_no_session() {
+    for (script, expected) in [
+        ("exit 7", 502),
+        ("read -r line; echo '{\"jsonrpc\":\"2.0\",\"id\":0,\"result\":{}}'; cat >/dev/null", 502),
+        (
+            "read -r line; echo '{\"jsonrpc\":\"2.0\",\"id\":0,\"error\":{\"code\":-1,\"message\":\"no\"}}'; cat",
+            200,
+        ),
+        ("cat >/dev/null", 504),
+    ] {
+        let times = Times { handshake: Duration::from_millis(500), ..Times::default() };
+        let world = World::new(Settings { times, ..settings() }).await;
+        *world.host.script.lock().unwrap() = Some(script);
+        let body =
+            r#"{"jsonrpc":"2.0","id":"x","method":"initialize","params":{"protocolVersion":"2025-11-25"}}"#;
+        let answer = world.client().post(body).await;
+        assert_eq!(answer.status, expected, "{script}");
+        assert!(!answer.headers.contains_key("mcp-session-id"));
+        let message = answer.message().await;
+        assert_eq!(message.id_text(), Some(r#""x""#));
+        assert!(message.result().is_none());
+        world.host.until_alive(0).await;
+        world.end().await;
+    }
+}

@@ -1,0 +1,223 @@
+//! The server process of a session as its actor holds it: opened, written to, read from, and waited for to its very end.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use tokio::io::AsyncWrite;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use crate::host::{Child, Exit, HostError};
+use crate::wire::{Outbox, Read, Reader};
+
+/// What happened to a process.
+#[derive(Debug)]
+pub(crate) enum News {
+    /// It was started.
+    Up,
+    /// It could not be started.
+    NotUp(HostError),
+    /// It wrote a line.
+    Line(Vec<u8>),
+    /// It wrote something that cannot be a message.
+    Stray(Read),
+    /// It is gone, and nobody asked for that.
+    Gone(Exit),
+    /// It is gone, as it was asked to.
+    Stopped(Exit),
+}
+
+/// Where a process stands.
+#[derive(Default)]
+pub(crate) enum Process {
+    /// There is none.
+    #[default]
+    Absent,
+    /// It is being started, and stopped at once when nobody wants it any more.
+    Opening { opening: BoxFuture<'static, Result<Child, HostError>>, unwanted: bool },
+    /// It is there.
+    Up(Box<Pipes>),
+}
+
+/// A process that is there.
+pub(crate) struct Pipes {
+    reader: Reader,
+    stdin: Option<Box<dyn AsyncWrite + Send + Unpin>>,
+    outbox: Outbox,
+    ended: Pin<Box<dyn Future<Output = Exit> + Send>>,
+    stop: CancellationToken,
+    exit: Option<Exit>,
+    /// Nothing more is read.
+    silent: bool,
+    /// It was asked to end.
+    stopping: bool,
+    /// What is waited for after one of the two ends has come.
+    until: Option<Instant>,
+}
+
+/// With more than this to be written, no message of a client is taken.
+const OUTBOX_MAX: usize = 1024 * 1024;
+/// With more than this to be written, the process is not read either: it asks, and does not listen to the answers.
+const OUTBOX_FULL: usize = 64 * 1024 * 1024;
+/// How long what a process wrote before its end is read, when something holds the pipe open.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long a process lives that has closed its stdout.
+const SILENCE: Duration = Duration::from_secs(2);
+
+impl Process {
+    /// There is a process, or there will be one.
+    pub(crate) fn is_there(&self) -> bool {
+        !matches!(self, Self::Absent)
+    }
+
+    /// Another message may be written.
+    pub(crate) fn has_room(&self) -> bool {
+        match self {
+            Self::Absent | Self::Opening { .. } => true,
+            Self::Up(pipes) => pipes.outbox.bytes() < OUTBOX_MAX,
+        }
+    }
+
+    /// Writes a line, in time. To what is not there, nothing is written.
+    pub(crate) fn push(&mut self, line: String) {
+        match self {
+            Self::Up(pipes) if pipes.stdin.is_some() => pipes.outbox.push(line),
+            Self::Absent | Self::Opening { .. } | Self::Up(_) => {}
+        }
+    }
+
+    /// It is to end. [`News::Stopped`] comes when it has.
+    pub(crate) fn stop(&mut self) {
+        match self {
+            Self::Absent => {}
+            Self::Opening { unwanted, .. } => *unwanted = true,
+            Self::Up(pipes) => pipes.stop(),
+        }
+    }
+
+    /// What happens next. May be given up and asked again at any time.
+    pub(crate) async fn next(&mut self, message_max: usize) -> News {
+        loop {
+            match self {
+                Self::Absent => std::future::pending().await,
+                Self::Opening { opening, unwanted } => {
+                    let opened = opening.await;
+                    let stopping = *unwanted;
+                    match opened {
+                        Ok(child) => {
+                            let mut pipes = Pipes::of(child, message_max);
+                            if stopping {
+                                pipes.stop();
+                            }
+                            *self = Self::Up(Box::new(pipes));
+                            if !stopping {
+                                return News::Up;
+                            }
+                        }
+                        Err(error) => {
+                            *self = Self::Absent;
+                            return if stopping {
+                                News::Stopped(Exit::Ended(error.to_string()))
+                            } else {
+                                News::NotUp(error)
+                            };
+                        }
+                    }
+                }
+                Self::Up(pipes) => {
+                    let news = pipes.next().await;
+                    if matches!(news, News::Gone(_) | News::Stopped(_)) {
+                        *self = Self::Absent;
+                    }
+                    return news;
+                }
+            }
+        }
+    }
+}
+
+impl Pipes {
+    fn of(child: Child, message_max: usize) -> Self {
+        Self {
+            reader: Reader::new(child.stdout, message_max),
+            stdin: Some(child.stdin),
+            outbox: Outbox::default(),
+            ended: child.ended,
+            stop: child.stop,
+            exit: None,
+            silent: false,
+            stopping: false,
+            until: None,
+        }
+    }
+
+    fn stop(&mut self) {
+        self.stopping = true;
+        self.hang_up();
+        self.stop.cancel();
+    }
+
+    fn hang_up(&mut self) {
+        self.stdin = None;
+        self.outbox.clear();
+    }
+
+    async fn next(&mut self) -> News {
+        loop {
+            if self.silent
+                && let Some(exit) = self.exit.take()
+            {
+                return if self.stopping { News::Stopped(exit) } else { News::Gone(exit) };
+            }
+            let writes = !self.outbox.is_empty();
+            let reads = !self.silent && self.outbox.bytes() < OUTBOX_FULL;
+            let until = self.until.unwrap_or_else(Instant::now);
+            tokio::select! {
+                read = self.reader.next(), if reads => match read {
+                    Read::End => {
+                        self.silent = true;
+                        self.hang_up();
+                        self.until = Some(Instant::now() + SILENCE);
+                    }
+                    _ if self.stopping => {}
+                    Read::Line(line) => return News::Line(line),
+                    Read::Long(_) | Read::Half(_) => return News::Stray(read),
+                },
+                written = write(&mut self.outbox, self.stdin.as_mut()), if writes => {
+                    if !written {
+                        self.hang_up();
+                    }
+                }
+                exit = &mut self.ended, if self.exit.is_none() => {
+                    self.exit = Some(exit);
+                    self.hang_up();
+                    self.until = Some(Instant::now() + LAST_WORDS);
+                }
+                () = sleep_until(until), if self.until.is_some() => {
+                    self.until = None;
+                    if self.exit.is_some() {
+                        self.silent = true;
+                    } else {
+                        self.stop.cancel();
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Writes some of it; false when nobody reads any more.
+async fn write(outbox: &mut Outbox, stdin: Option<&mut Box<dyn AsyncWrite + Send + Unpin>>) -> bool {
+    match stdin {
+        Some(stdin) => outbox.write(stdin.as_mut()).await.is_ok(),
+        None => false,
+    }
+}
+
+impl Drop for Pipes {
+    /// A process that nobody holds any more is not left alone.
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
