@@ -81,7 +81,7 @@ const EDGES: &[Row] = &[
     Row {
         name: "mcp-bridge",
         ours: "session-core",
-        outside: "async-trait axum base64 bytes camino futures-util hmac memchr prometheus-client serde serde_json sha2 \
+        outside: "async-trait axum base64 bytes camino futures-util memchr prometheus-client serde serde_json \
                   thiserror tokio tokio-util tracing",
         dev: "http-body-util hyper hyper-util proptest session-core tempfile tokio",
         build: "",

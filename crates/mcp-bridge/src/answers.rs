@@ -114,6 +114,38 @@ pub(crate) struct Asking<'a> {
 impl Asking<'_> {
     /// Starts a server of its own for this question, and ends it again.
     pub(crate) async fn ask(&self, question: &Question, initialize: &Message) -> Result<Answer, AnswerError> {
+        let mut owned = self.start(question);
+        let asking = async {
+            owned.up().await?;
+            answer_of(owned.exchange(initialize.with_id("0")).await?)
+        };
+        timeout(self.limit, asking).await.unwrap_or(Err(AnswerError::Timeout(self.limit)))
+    }
+
+    /// Finds out in which way a server is spoken to: it is asked as one that wants no handshake, and if it does not
+    /// understand that, with this handshake.
+    pub(crate) async fn probe(&self, question: &Question, initialize: &Message) -> Result<Era, AnswerError> {
+        let mut owned = self.start(question);
+        let asking = async {
+            owned.up().await?;
+            let discovered = owned.exchange(DISCOVER.to_owned()).await?;
+            let version = format!("{:?}", Revision::V2026_07_28.name());
+            let versions = discovered.result().and_then(|result| member(result, "supportedVersions"));
+            if versions.is_some_and(|versions| versions.contains(&version)) {
+                return Ok(Era::Plain);
+            }
+            answer_of(owned.exchange(initialize.with_id("0")).await?).map(Era::Shaken)
+        };
+        match timeout(self.limit.min(DISCOVER_LIMIT), asking).await {
+            Ok(Err(AnswerError::Gone(_))) | Err(_) => {}
+            Ok(found) => return found,
+        }
+        drop(owned);
+        // What it does not know has confused it: it is asked as it knows it.
+        self.ask(question, initialize).await.map(Era::Shaken)
+    }
+
+    fn start(&self, question: &Question) -> Owned {
         let (host, starts) = (Arc::clone(self.host), Arc::clone(self.starts));
         let (principal, server) = (question.principal.clone(), question.server.clone());
         let opening = async move {
@@ -123,37 +155,71 @@ impl Asking<'_> {
         };
         let process = Process::Opening { opening: Box::pin(opening), unwanted: false };
         // Ended in a task of its own, whatever becomes of whoever asked.
-        let mut process = Owned { process, tasks: self.tasks.clone(), message_max: self.message_max };
-        let answered = timeout(self.limit, converse(&mut process.process, initialize, self.message_max));
-        answered.await.unwrap_or(Err(AnswerError::Timeout(self.limit)))
+        Owned { process, tasks: self.tasks.clone(), message_max: self.message_max }
     }
 }
 
-async fn converse(process: &mut Process, initialize: &Message, max: usize) -> Result<Answer, AnswerError> {
-    loop {
-        let line = match process.next(max).await {
-            News::Up => {
-                process.push(initialize.with_id("0"));
-                continue;
+/// In which way a server is spoken to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Era {
+    /// Each request stands for itself.
+    Plain,
+    /// After a handshake, which it answers like this.
+    Shaken(Answer),
+}
+
+/// How long a server that does not know a question may be silent about it.
+const DISCOVER_LIMIT: Duration = Duration::from_secs(5);
+const DISCOVER: &str = concat!(
+    r#"{"jsonrpc":"2.0","id":0,"method":"server/discover","params":{"_meta":{"#,
+    r#""io.modelcontextprotocol/protocolVersion":"2026-07-28","#,
+    r#""io.modelcontextprotocol/clientInfo":{"name":"roomette","version":""#,
+    env!("CARGO_PKG_VERSION"),
+    r#""},"io.modelcontextprotocol/clientCapabilities":{}}}}"#
+);
+
+fn answer_of(message: Message) -> Result<Answer, AnswerError> {
+    match message.result() {
+        Some(result) => Answer::of(result),
+        None => Err(AnswerError::Refused(Box::new(message))),
+    }
+}
+
+impl Owned {
+    async fn up(&mut self) -> Result<(), AnswerError> {
+        loop {
+            match self.process.next(self.message_max).await {
+                News::Up => return Ok(()),
+                News::NotUp(error) => return Err(error.into()),
+                News::Gone(exit) | News::Stopped(exit) => return Err(AnswerError::Gone(how(exit))),
+                News::Stray(_) | News::Line(_) => {}
             }
-            News::NotUp(error) => return Err(error.into()),
-            News::Gone(exit) | News::Stopped(exit) => return Err(AnswerError::Gone(how(exit))),
-            News::Stray(_) => continue,
-            News::Line(line) => line,
-        };
-        let Ok(message) = Message::parse(line) else { continue };
-        let is_answer = message.id() == Some(&MessageId::Integer(0));
-        match message.kind() {
-            Kind::Success if is_answer => return Answer::of(message.result().unwrap_or_default()),
-            Kind::Error if is_answer => return Err(AnswerError::Refused(Box::new(message))),
-            Kind::Request => {
-                let id = message.id_text().unwrap_or("null");
-                process.push(match message.method() {
-                    Some("ping") => format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#),
-                    Some(_) | None => error_line(id, -32_000, "nobody is asked before the handshake"),
-                });
+        }
+    }
+
+    /// Writes a request with the id 0. Returns its answer.
+    async fn exchange(&mut self, line: String) -> Result<Message, AnswerError> {
+        self.process.push(line);
+        loop {
+            let line = match self.process.next(self.message_max).await {
+                News::Up | News::Stray(_) => continue,
+                News::NotUp(error) => return Err(error.into()),
+                News::Gone(exit) | News::Stopped(exit) => return Err(AnswerError::Gone(how(exit))),
+                News::Line(line) => line,
+            };
+            let Ok(message) = Message::parse(line) else { continue };
+            let is_answer = message.id() == Some(&MessageId::Integer(0));
+            match message.kind() {
+                Kind::Success | Kind::Error if is_answer => return Ok(message),
+                Kind::Request => {
+                    let id = message.id_text().unwrap_or("null");
+                    self.process.push(match message.method() {
+                        Some("ping") => format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#),
+                        Some(_) | None => error_line(id, -32_000, "nobody is asked before the handshake"),
+                    });
+                }
+                Kind::Success | Kind::Error | Kind::Notification => {}
             }
-            Kind::Success | Kind::Error | Kind::Notification => {}
         }
     }
 }

@@ -158,14 +158,19 @@ impl Bridge {
 
     async fn answer(&self, question: &Question, initialize: &Message) -> Result<Answer, AnswerError> {
         let cell = self.answers.cell(question);
-        let asking = Asking {
+        let asking = self.asking();
+        cell.get_or_try_init(|| asking.ask(question, initialize)).await.cloned()
+    }
+
+    /// How a server is asked.
+    pub(crate) fn asking(&self) -> Asking<'_> {
+        Asking {
             host: &self.host,
             starts: &self.starts,
             tasks: &self.tasks,
             limit: self.settings.times.handshake,
             message_max: self.settings.caps.message,
-        };
-        cell.get_or_try_init(|| asking.ask(question, initialize)).await.cloned()
+        }
     }
 
     fn has_room(&self, principal: &Principal) -> bool {
@@ -354,6 +359,13 @@ impl Entry {
             Ok(()) => Ok(replied),
             Err(unsent) => Err(unsent.0.message),
         }
+    }
+
+    /// A client that came for one request is gone: what it asked is cancelled.
+    pub(crate) fn depart(&self) {
+        self.board.close();
+        // Where there is no room for that now, the task finds out by itself.
+        drop(self.address.control.try_send(Control::Leave(self.client)));
     }
 
     /// Waits until the session may be looked up again.

@@ -1,14 +1,17 @@
-//! One process for all clients of a server: who joins gets ids of its own on the way, and hears what is for it alone.
+//! One process for several clients of a server: who joins gets ids of its own on the way, and hears what is for it alone. They
+//! are all clients of that server, or all those that call a session by one name where clients have none of their own.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
+use session_core::SessionId;
 use session_core::names::Principal;
-use tokio::sync::{Mutex, oneshot};
+use tokio::sync::{Mutex, OnceCell, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use crate::answers::{Answer, AnswerError};
+use crate::answers::{Answer, AnswerError, Era, Question};
 use crate::bridge::{BeginError, Begun, Bridge, Entry, answered};
 use crate::conversation::{Address, Control, Conversation};
 use crate::envelope::{Message, member};
@@ -20,6 +23,8 @@ use crate::talk::Talk;
 
 /// The name of the session of a process that is shared.
 const NAME: &str = "shared";
+/// The name of the session of those who call none.
+const UNNAMED: &str = "default";
 /// How the bridge itself begins: it passes on whatever a server asks a client, and names no directories, because those were
 /// set.
 const INITIALIZE: &str = concat!(
@@ -33,13 +38,26 @@ const INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialize
 /// The processes that are shared.
 #[derive(Default)]
 pub(crate) struct Commons {
-    by_server: Mutex<HashMap<ServerName, Common>>,
+    by_key: Mutex<HashMap<Key, Common>>,
     clients: AtomicU64,
+    eras: Mutex<HashMap<(Principal, ServerName), EraCell>>,
+}
+
+/// Filled by whoever asks first.
+type EraCell = Arc<OnceCell<Era>>;
+
+/// Who shares a process.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Key {
+    principal: Principal,
+    server: ServerName,
+    name: String,
 }
 
 /// One of them.
 #[derive(Clone)]
-struct Common {
+pub(crate) struct Common {
+    session: SessionId,
     address: Address,
     done: CancellationToken,
 }
@@ -55,8 +73,7 @@ pub(crate) fn own_handshake() -> Handshake {
 
 /// A session in which the bridge speaks to the server for several clients.
 pub(crate) fn own_talk(handshake: &Handshake, scope: Scope) -> Option<Talk> {
-    let message = |text: &str| Message::parse(text.as_bytes().to_vec()).ok();
-    Some(Talk::shared(message(&handshake.initialize)?, message(&handshake.initialized)?, scope))
+    Some(Talk::shared(parsed(&handshake.initialize)?, parsed(&handshake.initialized)?, scope))
 }
 
 impl Bridge {
@@ -71,26 +88,39 @@ impl Bridge {
         let asked = member(initialize.params().unwrap_or_default(), "protocolVersion");
         let asked = asked.and_then(|text| serde_json::from_str::<String>(text).ok());
         let (result, revision) = agree(&answer, asked.as_deref());
-        let client = ClientId(self.commons.clients.fetch_add(1, Ordering::Relaxed) + 1);
-        let (board, session) = (self.board(), self.host.session_id());
-        let entry = Entry {
-            session,
-            server: server.clone(),
-            principal: principal.clone(),
-            revision,
-            client,
-            board: Arc::clone(&board),
-            address: common.address.clone(),
-            is_shared: true,
-            done: common.done.clone(),
-        };
+        let session = self.host.session_id();
+        let entry = self.member(&common, session, server, principal, revision);
+        let (client, board) = (entry.client, Arc::clone(&entry.board));
         self.enter_shared(entry).ok_or(BeginError::Full)?;
         drop(common.address.control.send(Control::Join(client, board)).await);
         Ok(Begun { session, line: answered(initialize, &result) })
     }
 
+    /// A client of a process that is shared.
+    fn member(
+        &self,
+        common: &Common,
+        session: SessionId,
+        server: &ServerName,
+        principal: &Principal,
+        revision: Revision,
+    ) -> Entry {
+        Entry {
+            session,
+            server: server.clone(),
+            principal: principal.clone(),
+            revision,
+            client: ClientId(self.commons.clients.fetch_add(1, Ordering::Relaxed) + 1),
+            board: self.board(),
+            address: common.address.clone(),
+            is_shared: true,
+            done: common.done.clone(),
+        }
+    }
+
     async fn common_answer(self: &Arc<Self>, server: &ServerName) -> Result<(Common, Answer), AnswerError> {
-        let common = self.common(server).await?;
+        let key = Key { principal: self.owner.clone(), server: server.clone(), name: NAME.to_owned() };
+        let common = self.common(key, false).await?;
         let (reply, replied) = oneshot::channel();
         drop(common.address.control.send(Control::Answer(reply)).await);
         let answer = match replied.await {
@@ -106,21 +136,80 @@ impl Bridge {
         Ok((common, answer))
     }
 
-    /// The process of this server that all share, started where it is not there.
-    async fn common(self: &Arc<Self>, server: &ServerName) -> Result<Common, AnswerError> {
-        let mut by_server = self.commons.by_server.lock().await;
-        if let Some(common) = by_server.get(server).filter(|common| !common.address.control.is_closed()) {
+    /// In which way this server is spoken to. Found out once.
+    pub(crate) async fn era(&self, principal: &Principal, server: &ServerName) -> Result<Era, AnswerError> {
+        let cell = {
+            let mut eras = self.commons.eras.lock().await;
+            if eras.len() >= self.settings.caps.sessions {
+                eras.clear();
+            }
+            Arc::clone(eras.entry((principal.clone(), server.clone())).or_default())
+        };
+        let initialize = parsed(INITIALIZE).ok_or(AnswerError::Malformed)?;
+        let params = initialize.params().unwrap_or("{}").to_owned();
+        let question = Question { principal: principal.clone(), server: server.clone(), params };
+        let asking = self.asking();
+        cell.get_or_try_init(|| asking.probe(&question, &initialize)).await.cloned()
+    }
+
+    /// A client for one request to the session that this one calls by this name.
+    pub(crate) async fn visit(
+        self: &Arc<Self>,
+        server: &ServerName,
+        principal: &Principal,
+        name: Option<&str>,
+        era: &Era,
+    ) -> Result<Entry, AnswerError> {
+        let is_plain = *era == Era::Plain;
+        let key = if self.settings.isolation {
+            let name = format!("mcp:{}", name.unwrap_or(UNNAMED));
+            Key { principal: principal.clone(), server: server.clone(), name }
+        } else {
+            let name = if is_plain { format!("{NAME}-plain") } else { NAME.to_owned() };
+            Key { principal: self.owner.clone(), server: server.clone(), name }
+        };
+        let common = self.common(key, is_plain).await?;
+        let entry = self.member(&common, common.session, server, principal, Revision::V2026_07_28);
+        let join = Control::Join(entry.client, Arc::clone(&entry.board));
+        drop(common.address.control.send(join).await);
+        Ok(entry)
+    }
+
+    /// The process that these share, started where it is not there.
+    async fn common(self: &Arc<Self>, key: Key, is_plain: bool) -> Result<Common, AnswerError> {
+        let mut by_key = self.commons.by_key.lock().await;
+        if let Some(common) = by_key.get(&key).filter(|common| !common.address.control.is_closed()) {
             return Ok(common.clone());
         }
-        let session = self.host.named(&self.owner, server, NAME).await?;
-        let handshake = own_handshake();
-        let talk = own_talk(&handshake, Scope::Default).ok_or(AnswerError::Malformed)?;
-        let (principal, scope) = (self.owner.clone(), Scope::Default);
-        let record = Record { server: server.clone(), principal, scope, handshake };
+        by_key.retain(|_, common| !common.done.is_cancelled());
+        let caps = self.settings.caps;
+        let own = by_key.keys().filter(|of| of.principal == key.principal).count();
+        if let Some(ending) = by_key.get(&key) {
+            ending.done.cancelled().await;
+        } else if by_key.len() >= caps.sessions || own >= caps.sessions_per_principal {
+            let message = "as many sessions are open as may be: try again later".to_owned();
+            let retry_after = Duration::from_secs(5);
+            return Err(AnswerError::Host(HostError::Limit { message, retry_after }));
+        }
+        let session = self.host.named(&key.principal, &key.server, &key.name).await?;
+        // What it was given first counts.
+        let recalled = self.host.recall(session).await?;
+        let scope = recalled.map_or(Scope::Default, |recalled| recalled.record.scope);
+        let (talk, handshake) = if is_plain {
+            let (initialize, initialized) = (String::new(), String::new());
+            let revision = Revision::V2026_07_28;
+            (Talk::plain(scope.clone()), Handshake { initialize, initialized, revision })
+        } else {
+            let handshake = own_handshake();
+            let talk = own_talk(&handshake, scope.clone()).ok_or(AnswerError::Malformed)?;
+            (talk, handshake)
+        };
+        let (server, principal) = (key.server.clone(), key.principal.clone());
+        let record = Record { server, principal, scope, handshake };
         let (mut conversation, address) =
             Conversation::new(self.setup(session, record, talk, Arc::new(|_: &Record, _: &str| {})));
-        let common = Common { address, done: CancellationToken::new() };
-        by_server.insert(server.clone(), common.clone());
+        let common = Common { session, address, done: CancellationToken::new() };
+        by_key.insert(key, common.clone());
         let done = common.done.clone();
         drop(self.tasks.spawn(async move {
             let end = conversation.run().await;
@@ -129,6 +218,10 @@ impl Bridge {
         }));
         Ok(common)
     }
+}
+
+fn parsed(text: &str) -> Option<Message> {
+    Message::parse(text.as_bytes().to_vec()).ok()
 }
 
 /// What a client is told that asked for this revision, when the server answered the bridge in its own: nobody is given a newer

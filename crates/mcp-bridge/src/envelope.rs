@@ -18,6 +18,7 @@ pub struct Message {
     method: Option<String>,
     params: Option<Range<usize>>,
     result: Option<Range<usize>>,
+    error: Option<Range<usize>>,
     text: String,
 }
 
@@ -152,10 +153,11 @@ impl Message {
             None => None,
         };
         let (params, result) = (members.params.map(span), members.result.map(span));
+        let error = members.error.map(span);
         if params.as_ref().is_some_and(|span| !text[span.clone()].starts_with(['{', '['])) {
             return Err(EnvelopeError::Shape("`params` is neither an object nor an array".into()));
         }
-        Ok(Self { kind, id, method, params, result, text })
+        Ok(Self { kind, id, method, params, result, error, text })
     }
 
     /// What it is.
@@ -204,6 +206,12 @@ impl Message {
     #[must_use]
     pub fn result(&self) -> Option<&str> {
         self.result.clone().map(|span| &self.text[span])
+    }
+
+    /// What went wrong, letter for letter.
+    #[must_use]
+    pub fn error(&self) -> Option<&str> {
+        self.error.clone().map(|span| &self.text[span])
     }
 
     /// The line with another id, given as JSON; everything else stays letter for letter. What has no id stays as it is.
@@ -285,13 +293,13 @@ impl<'de> Deserialize<'de> for Pairs<'de> {
 }
 
 /// The body as text on one line: a line end can only stand between the tokens of JSON, where a space means the same.
-fn decode(body: Vec<u8>) -> Result<String, EnvelopeError> {
-    let mut text =
-        String::from_utf8(body).map_err(|error| EnvelopeError::Encoding(error.utf8_error().valid_up_to()))?;
-    if text.contains(['\n', '\r']) {
-        text = text.replace(['\n', '\r'], " ");
+fn decode(mut body: Vec<u8>) -> Result<String, EnvelopeError> {
+    let mut from = 0;
+    while let Some(at) = memchr::memchr2(b'\n', b'\r', &body[from..]) {
+        body[from + at] = b' ';
+        from += at + 1;
     }
-    Ok(text)
+    String::from_utf8(body).map_err(|error| EnvelopeError::Encoding(error.utf8_error().valid_up_to()))
 }
 
 fn kind(members: &Members<'_>) -> Result<Kind, EnvelopeError> {

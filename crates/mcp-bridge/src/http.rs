@@ -19,6 +19,7 @@ pub mod access;
 mod body;
 mod head;
 mod metrics;
+mod modern;
 mod reply;
 mod session;
 mod sse;
@@ -47,6 +48,8 @@ pub(crate) struct Shell {
     servers: Vec<ServerName>,
     access: Access,
     metrics: Metrics,
+    /// Requests of the revision without sessions that wait for an answer of their clients.
+    parked: modern::Parked,
     requests: Semaphore,
     pub(crate) streams: Arc<Semaphore>,
 }
@@ -65,6 +68,8 @@ impl Running {
     /// Waits until `drain` has fired and every process and task of the bridge has come to its end. Sessions do not end by
     /// that: the next bridge brings them back.
     pub async fn closed(&self) {
+        self.0.bridge.drain.cancelled().await;
+        self.0.parked.clear();
         self.0.bridge.closed().await;
     }
 
@@ -88,6 +93,7 @@ pub fn router(
         servers,
         access,
         metrics: Metrics::default(),
+        parked: modern::Parked::default(),
         requests: Semaphore::new(caps.requests),
         streams: Arc::new(Semaphore::new(caps.streams)),
     });

@@ -15,6 +15,7 @@ pub mod gate;
 pub mod host;
 pub mod http;
 pub mod id;
+pub mod modern;
 mod process;
 pub mod replay;
 pub mod revision;

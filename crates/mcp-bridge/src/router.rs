@@ -260,21 +260,35 @@ impl Router {
     /// What is told during the only request in flight belongs to it. Else nobody can say, and all may know; but what may be
     /// about the request of one client is not told to another.
     fn told(&self, message: &Message) -> FromServer {
-        let line = message.text().to_owned();
-        let Some((stream, client)) = self.newest() else { return FromServer::ToAll(line) };
-        if self.pending.len() == 1 {
-            return FromServer::ToClient { client, stream, line, last: false };
+        if let Some(subscribed) = self.subscribed(message) {
+            return subscribed;
         }
+        let line = message.text().to_owned();
         let is_for_all = message.method().is_some_and(|method| {
             method.ends_with("/list_changed") || method == "notifications/resources/updated"
         });
-        if self.only.is_some() || is_for_all {
+        let newest = self.newest().filter(|_| !is_for_all);
+        let Some((stream, client)) = newest else { return FromServer::ToAll(line) };
+        if self.pending.len() == 1 {
+            return FromServer::ToClient { client, stream, line, last: false };
+        }
+        if self.only.is_some() {
             return FromServer::ToAll(line);
         }
         if self.pending.values().all(|pending| pending.client == client) {
             return FromServer::ToClient { client, stream: Stream::General, line, last: false };
         }
         FromServer::Stray
+    }
+
+    /// What comes of a subscription says of which, by the id of the request that made it.
+    fn subscribed(&self, message: &Message) -> Option<FromServer> {
+        let id = member(message.param("_meta")?, SUBSCRIPTION_ID)?;
+        let number: u64 = id.trim_matches('"').parse().ok()?;
+        let pending = self.pending.get(&number)?;
+        let line = message.with_id_and("", Some((id, &pending.id_text)));
+        let stream = Stream::Request(number);
+        Some(FromServer::ToClient { client: pending.client, stream, line, last: false })
     }
 
     fn newest(&self) -> Option<(Stream, ClientId)> {
@@ -347,6 +361,7 @@ const CANCELLED: &str = "notifications/cancelled";
 const PROGRESS: &str = "notifications/progress";
 const REQUEST_ID: &str = "requestId";
 const PROGRESS_TOKEN: &str = "progressToken";
+const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
 
 /// An error that answers the request with this id, which is JSON.
 #[must_use]

@@ -153,7 +153,8 @@ enum Server {
 pub struct Talk {
     /// The one client that there is; `None` where there are several.
     only: Option<ClientId>,
-    initialize: Message,
+    /// Nothing where the server wants no handshake.
+    initialize: Option<Message>,
     initialized: Option<Message>,
     gate: Gate,
     server: Server,
@@ -170,7 +171,7 @@ impl Talk {
         let has_roots = initialize.params().is_some_and(|params| has_capability(params, "roots"));
         Self {
             only: Some(client),
-            initialize,
+            initialize: Some(initialize),
             initialized: None,
             gate: Gate::new(has_roots),
             server: Server::Absent,
@@ -197,6 +198,22 @@ impl Talk {
             only: None,
             router: Router::default(),
             ..Self::again(ClientId(0), initialize, initialized, scope)
+        }
+    }
+
+    /// Several clients of one process that wants no handshake: each of its requests stands for itself.
+    #[must_use]
+    pub fn plain(scope: Scope) -> Self {
+        Self {
+            only: None,
+            initialize: None,
+            initialized: None,
+            gate: Gate::Locked(scope),
+            server: Server::Absent,
+            router: Router::default(),
+            waiting: VecDeque::new(),
+            failed_starts: 0,
+            lost: String::new(),
         }
     }
 
@@ -252,7 +269,12 @@ impl Talk {
             Input::Started => {
                 if self.server == Server::Starting {
                     self.server = Server::Shaking;
-                    effects.push(Effect::Write(self.initialize.with_id(&HANDSHAKE.to_string())));
+                    match &self.initialize {
+                        Some(initialize) => {
+                            effects.push(Effect::Write(initialize.with_id(&HANDSHAKE.to_string())));
+                        }
+                        None => self.shaken("", &mut effects),
+                    }
                 }
             }
             Input::Gone { why, restart } => self.gone(&why, restart, &mut effects),
@@ -359,7 +381,7 @@ impl Talk {
             && matches!(message.kind(), Kind::Success | Kind::Error)
             && message.id() == Some(&MessageId::Integer(HANDSHAKE));
         if is_handshake {
-            self.shaken(message, effects);
+            self.answered(message, effects);
             return;
         }
         if matches!(message.kind(), Kind::Success | Kind::Error) {

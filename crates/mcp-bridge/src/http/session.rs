@@ -22,6 +22,7 @@ use crate::bridge::{BeginError, Entry};
 use crate::conversation::Reply;
 use crate::envelope::{Envelope, EnvelopeError, Kind, Message, member};
 use crate::gate::Refusal;
+use crate::modern;
 use crate::revision::Revision;
 use crate::router::{Refused, error_line};
 
@@ -39,7 +40,7 @@ pub(super) struct Client<'r> {
 type Answered = Result<Response, Failure>;
 
 impl Client<'_> {
-    pub(super) async fn post(&self, body: Body, _headers: &HeaderMap) -> Answered {
+    pub(super) async fn post(&self, body: Body, headers: &HeaderMap) -> Answered {
         if !self.head.is_json {
             let why = "a message is posted with `Content-Type: application/json`";
             return Err(Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, why));
@@ -55,6 +56,10 @@ impl Client<'_> {
             Failure::new(StatusCode::BAD_REQUEST, error.to_string()).coded(error.code())
         };
         match Envelope::parse(body).map_err(|error| refused(&error))? {
+            Envelope::One(message) if self.stands_alone(&message) => {
+                let id = message.id_text().map(str::to_owned);
+                self.alone(message, headers).await.map_err(|failure| failure.of(id.as_deref()))
+            }
             Envelope::One(message) if message.method() == Some("initialize") => self.begin(message).await,
             Envelope::One(message) => {
                 let id = message.id_text().map(str::to_owned);
@@ -62,6 +67,12 @@ impl Client<'_> {
             }
             Envelope::Batch(messages) => self.batch(messages).await,
         }
+    }
+
+    /// A request of the revision without sessions. Where its headers and its body differ in that, it is refused as one.
+    fn stands_alone(&self, message: &Message) -> bool {
+        self.head.version.as_deref() == Some(Revision::V2026_07_28.name())
+            || (self.head.session.is_none() && modern::stands_alone(message))
     }
 
     async fn begin(&self, initialize: Message) -> Answered {
@@ -189,8 +200,16 @@ impl Client<'_> {
         Ok(text(StatusCode::OK, JSON, format!("[{}]", answers.join(","))))
     }
 
+    fn has_session(&self) -> Result<(), Failure> {
+        if self.head.version.as_deref() != Some(Revision::V2026_07_28.name()) {
+            return Ok(());
+        }
+        Err(Failure::new(StatusCode::METHOD_NOT_ALLOWED, "this revision has POST alone"))
+    }
+
     /// The stream of what belongs to no request, or of what was not seen of another.
     pub(super) async fn get(&self) -> Answered {
+        self.has_session()?;
         if !self.head.takes_events {
             let why = "`Accept` must list text/event-stream";
             return Err(Failure::new(StatusCode::NOT_ACCEPTABLE, why));
@@ -209,6 +228,7 @@ impl Client<'_> {
     }
 
     pub(super) async fn delete(&self) -> Answered {
+        self.has_session()?;
         let (entry, _) = self.entry().await?;
         self.shell.bridge.end(&entry).await;
         let mut response = Response::new(Body::empty());
@@ -235,7 +255,7 @@ fn accepted() -> Response {
 }
 
 /// What a message is answered with that gets no stream.
-fn respond(reply: Reply, kind: Kind, id: Option<&str>) -> Answered {
+pub(super) fn respond(reply: Reply, kind: Kind, id: Option<&str>) -> Answered {
     let is_request = kind == Kind::Request;
     match reply {
         Reply::Accepted | Reply::Stream(_) => Ok(accepted()),

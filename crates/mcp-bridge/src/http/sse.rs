@@ -20,7 +20,7 @@ use crate::board::{Board, From, Next, Seat};
 use crate::revision::Revision;
 
 /// A sign of life that says nothing.
-const HEARTBEAT: &[u8] = b":\n\n";
+pub(super) const HEARTBEAT: &[u8] = b":\n\n";
 /// What a reader is told when the bridge ends, or a stream begins: when to come back.
 const RETRY: &str = "retry: 1000\n";
 /// Messages that are not longer leave in one piece with what frames them.

@@ -8,6 +8,7 @@ use crate::settings::{Caps, Restart, Settings, Times};
 use crate::testing::{Client, TestHost, World, call, message};
 
 mod hostile;
+mod modern;
 mod shared;
 
 const V: &str = "2025-11-25";

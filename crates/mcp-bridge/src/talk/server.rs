@@ -16,14 +16,19 @@ impl Talk {
     }
 
     /// The server has answered the handshake.
-    pub(super) fn shaken(&mut self, message: &Message, effects: &mut Vec<Effect>) {
+    pub(super) fn answered(&mut self, message: &Message, effects: &mut Vec<Effect>) {
         if message.kind() == Kind::Error {
             effects.push(Effect::Stop);
             self.gone("the server refused the handshake that it had accepted before", false, effects);
             return;
         }
+        self.shaken(message.result().unwrap_or_default(), effects);
+    }
+
+    /// The server is ready to work.
+    pub(super) fn shaken(&mut self, answer: &str, effects: &mut Vec<Effect>) {
         self.server = Server::Ready;
-        effects.push(Effect::Shaken(message.result().unwrap_or_default().to_owned()));
+        effects.push(Effect::Shaken(answer.to_owned()));
         if let Some(initialized) = &self.initialized {
             effects.push(Effect::Write(initialized.text().to_owned()));
         }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::process::Stdio;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -31,6 +31,8 @@ pub(crate) struct TestHost {
     /// The next ones end like this when they crash.
     pub(crate) exit: Mutex<Option<Exit>>,
     /// A script instead of the task.
+    /// Servers want no handshake.
+    pub(crate) plain: AtomicBool,
     pub(crate) script: Mutex<Option<&'static str>>,
 }
 
@@ -46,6 +48,7 @@ impl Default for TestHost {
             strays: Mutex::default(),
             refuse: Mutex::default(),
             exit: Mutex::default(),
+            plain: AtomicBool::new(false),
             script: Mutex::default(),
         }
     }
@@ -78,11 +81,11 @@ impl TestHost {
         let (into, stdout) = tokio::io::duplex(64 * 1024);
         let stop = CancellationToken::new();
         let stopped = stop.clone();
-        let scope = scope.to_owned();
+        let (scope, is_plain) = (scope.to_owned(), self.plain.load(Ordering::SeqCst));
         let exit = self.exit.lock().unwrap().clone();
         let serving = tokio::spawn(async move {
             tokio::select! {
-                () = server::serve(from, into, &scope) => {}
+                () = server::serve(from, into, &scope, is_plain) => {}
                 () = stopped.cancelled() => {}
             }
         });

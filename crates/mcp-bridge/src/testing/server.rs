@@ -7,7 +7,7 @@ use crate::envelope::{Kind, Message, member};
 type Input = Lines<BufReader<DuplexStream>>;
 
 /// Serves until its input ends or it is told to crash.
-pub(super) async fn serve(from: DuplexStream, mut into: DuplexStream, scope: &str) {
+pub(super) async fn serve(from: DuplexStream, mut into: DuplexStream, scope: &str, is_plain: bool) {
     let mut input = BufReader::new(from).lines();
     let (mut calls, mut hangs, mut cancelled) = (0_u32, 0_u32, Vec::new());
     while let Ok(Some(line)) = input.next_line().await {
@@ -22,6 +22,25 @@ pub(super) async fn serve(from: DuplexStream, mut into: DuplexStream, scope: &st
                 let version = member(params, "protocolVersion").unwrap_or("\"2025-11-25\"");
                 format!(r#"{{"protocolVersion":{version},"capabilities":{{"tools":{{}}}},"x":1.0}}"#)
             }
+            Some("server/discover") if is_plain => {
+                r#"{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{}}"#.to_owned()
+            }
+            Some("server/discover") => {
+                let error = r#"{"code":-32601,"message":"no"}"#;
+                say(&mut into, &format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#)).await;
+                continue;
+            }
+            Some("subscriptions/listen") => {
+                let meta = format!(r#"{{"io.modelcontextprotocol/subscriptionId":{id}}}"#);
+                let method = "notifications/tools/list_changed";
+                say(
+                    &mut into,
+                    &format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{{"_meta":{meta}}}}}"#),
+                )
+                .await;
+                continue;
+            }
+            Some("tools/list") => r#"{"tools":[]}"#.to_owned(),
             Some("tools/call") => {
                 calls += 1;
                 let tool: String = serde_json::from_str(member(params, "name").unwrap()).unwrap();

@@ -1,0 +1,171 @@
+//! Clients of the revision without sessions, before servers of both kinds.
+
+use std::sync::atomic::Ordering;
+
+use super::*;
+use crate::envelope::member;
+use crate::testing::Answer;
+
+const META: &str = r#""_meta":{"progressToken":"p","io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"test","version":"1"},"io.modelcontextprotocol/clientCapabilities":{"sampling":{}}}"#;
+
+/// Sends a request with the headers that it needs. More parameters come first, with a comma behind them.
+async fn send(client: &Client, id: &str, method: &str, params: &str) -> Answer {
+    let body = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{{{params}{META}}}}}"#);
+    let name = member(message(&body).params().unwrap(), "name").map(|name| name.trim_matches('"').to_owned());
+    let client = client.set("mcp-protocol-version", Some("2026-07-28")).set("mcp-method", Some(method));
+    client.set("mcp-name", name.as_deref()).post(&body).await
+}
+
+async fn tool(client: &Client, id: &str, tool: &str, arguments: &str) -> Answer {
+    send(client, id, "tools/call", &format!(r#""name":"{tool}","arguments":{arguments},"#)).await
+}
+
+async fn world(is_plain: bool) -> World {
+    let world = World::new(settings()).await;
+    world.host.plain.store(is_plain, Ordering::SeqCst);
+    world
+}
+
+#[tokio::test]
+async fn a_server_with_a_handshake_is_spoken_for() {
+    let world = world(false).await;
+    let client = world.client();
+    let found = send(&client, "1", "server/discover", "").await.message().await;
+    let result = found.result().unwrap();
+    assert_eq!(member(result, "supportedVersions"), Some(r#"["2026-07-28"]"#));
+    assert_eq!(member(result, "capabilities"), Some(r#"{"tools":{}}"#));
+    let list = send(&client, "2", "tools/list", "").await.message().await;
+    let expected = r#"{"resultType":"complete","ttlMs":0,"cacheScope":"private","tools":[]}"#;
+    assert_eq!((list.id_text(), list.result()), (Some("2"), Some(expected)));
+    let echoed = tool(&client, "3", "echo", r#"{"x":1e1}"#).await.message().await;
+    assert_eq!(echoed.result(), Some(r#"{"resultType":"complete","x":1e1}"#));
+    let mut progress = tool(&client, "4", "progress", "{}").await;
+    for _ in 0..3 {
+        let told = message(&progress.event().await.unwrap().data);
+        assert_eq!(told.param("progressToken"), Some(r#""p""#));
+    }
+    assert_eq!(message(&progress.event().await.unwrap().data).id_text(), Some("4"));
+    for method in ["ping", "initialize", "logging/setLevel"] {
+        assert_eq!(send(&client, "5", method, "").await.status, 404, "{method}");
+    }
+    assert_eq!((world.host.opened(), world.host.alive()), (1, 1), "one process for all requests");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_session_is_named_by_the_path_and_by_whose_it_is() {
+    let world = World::with(Arc::new(TestHost::default()), settings(), true).await;
+    let of = |name: &str, path: &str| {
+        world.client().set("authorization", Some(&format!("Bearer t-{name}"))).at(path)
+    };
+    let count = async |client: Client| tool(&client, "1", "count", "{}").await.message().await.into_text();
+    for (name, path, expected) in [
+        ("ada", "/mcp", "1"),
+        ("ada", "/mcp", "2"),
+        ("ada", "/mcp/work", "1"),
+        ("bob", "/mcp", "1"),
+        ("bob", "/fake/mcp/work", "1"),
+        ("ada", "/fake/mcp/work", "2"),
+    ] {
+        let answer = count(of(name, path)).await;
+        assert!(answer.contains(&format!("\"result\":{expected}")), "{name} {path}: {answer}");
+    }
+    assert_eq!(of("ada", "/mcp/a b").path, "/mcp/a b");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_question_is_a_round_of_its_own() {
+    let world = World::with(Arc::new(TestHost::default()), settings(), true).await;
+    let ada = world.client().set("authorization", Some("Bearer t-ada"));
+    let asked = tool(&ada, "1", "ask", "{}").await.message().await;
+    let result = asked.result().unwrap();
+    assert_eq!(member(result, "resultType"), Some(r#""input_required""#));
+    let state = member(result, "requestState").unwrap();
+    let requests = member(result, "inputRequests").unwrap();
+    let key = state.trim_matches('"');
+    let request = member(requests, key).unwrap();
+    assert_eq!(request, r#"{"method":"sampling/createMessage","params":{"a":1e1}}"#);
+    let again = format!(
+        r#""name":"ask","arguments":{{}},"requestState":{state},"inputResponses":{{"{key}":{{"y":2.0}}}},"#
+    );
+    let bob = world.client().set("authorization", Some("Bearer t-bob"));
+    assert_eq!(send(&bob, "2", "tools/call", &again).await.status, 400, "it is another's");
+    let answer = send(&ada, "2", "tools/call", &again).await.message().await;
+    assert_eq!(answer.id_text(), Some("2"));
+    assert_eq!(answer.result(), Some(r#"{"resultType":"complete","y":2.0}"#));
+    assert_eq!(send(&ada, "3", "tools/call", &again).await.status, 400, "once");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn who_hangs_up_cancels() {
+    for is_plain in [false, true] {
+        let world = world(is_plain).await;
+        let client = world.client();
+        let hanging = client.clone();
+        let hanging = tokio::spawn(async move { tool(&hanging, "1", "hang", "{}").await });
+        let is_hanging = async || {
+            let answer = tool(&client, "1", "hangs", "{}").await.message().await;
+            answer.text().contains("\"result\":1")
+        };
+        while !is_hanging().await {}
+        hanging.abort();
+        let is_cancelled = async || {
+            let answer = tool(&client, "2", "cancelled", "{}").await.message().await;
+            !answer.text().contains("\"result\":[]")
+        };
+        while !is_cancelled().await {}
+        world.end().await;
+    }
+}
+
+#[tokio::test]
+async fn what_changes_is_heard_by_who_listens() {
+    for is_plain in [false, true] {
+        let world = world(is_plain).await;
+        let client = world.client();
+        let wanted = r#""notifications":{"toolsListChanged":true},"#;
+        let mut stream = send(&client, r#""l""#, "subscriptions/listen", wanted).await;
+        assert!(stream.is_stream());
+        if !is_plain {
+            let first = message(&stream.event().await.unwrap().data);
+            assert_eq!(first.method(), Some("notifications/subscriptions/acknowledged"));
+            let _told = tool(&client, "1", "tell", "{}").await;
+        }
+        let changed = message(&stream.event().await.unwrap().data);
+        assert_eq!(changed.method(), Some("notifications/tools/list_changed"));
+        let id = member(changed.param("_meta").unwrap(), "io.modelcontextprotocol/subscriptionId");
+        assert_eq!(id, Some(r#""l""#), "plain: {is_plain}");
+        world.end().await;
+    }
+}
+
+#[tokio::test]
+async fn headers_must_say_what_the_body_says() {
+    let world = world(true).await;
+    let client = world.client().set("mcp-protocol-version", Some("2026-07-28"));
+    let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{{{META}}}}}"#);
+    let good = client.set("mcp-method", Some("tools/list"));
+    assert_eq!(good.post(&body).await.status, 200);
+    for (client, code) in [
+        (client.clone(), "-32020"),
+        (good.set("mcp-method", Some("tools/call")), "-32020"),
+        (good.set("mcp-protocol-version", None), "-32020"),
+        (good.set("mcp-protocol-version", Some("2025-11-25")), "-32020"),
+    ] {
+        let answer = client.post(&body).await;
+        assert_eq!(answer.status, 400);
+        let answer = answer.text().await;
+        assert!(answer.contains(code) && answer.contains("\"id\":1"), "{answer}");
+    }
+    let future = body.replace("2026-07-28", "2031-01-01");
+    let answer = good.set("mcp-protocol-version", Some("2031-01-01")).post(&future).await;
+    assert_eq!(answer.status, 400);
+    let answer = answer.text().await;
+    assert!(answer.contains("-32022") && answer.contains(r#""supported":["2026-07-28"]"#), "{answer}");
+    for method in ["GET", "DELETE"] {
+        assert_eq!(good.request(method, "").await.status, 405, "{method}");
+    }
+    world.end().await;
+}
