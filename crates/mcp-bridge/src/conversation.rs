@@ -9,7 +9,7 @@ use std::time::Duration;
 use session_core::SessionId;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, Sleep, sleep};
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use crate::board::Board;
 use crate::envelope::Message;
@@ -147,6 +147,8 @@ pub(crate) struct Conversation {
     strays: u32,
     locked: bool,
     end: Option<End>,
+    /// Polled at every turn, so it is made once.
+    drained: Pin<Box<WaitForCancellationFutureOwned>>,
     alarm: Pin<Box<Sleep>>,
 }
 
@@ -157,6 +159,7 @@ impl Conversation {
         let (control_to, control) = mpsc::channel(CONTROL);
         let now = Instant::now();
         let locked = setup.talk.is_locked();
+        let drained = Box::pin(setup.drain.clone().cancelled_owned());
         let conversation = Self {
             setup,
             letters,
@@ -176,6 +179,7 @@ impl Conversation {
             strays: 0,
             locked,
             end: None,
+            drained,
             alarm: Box::pin(sleep(TICK)),
         };
         (conversation, Address { letters: letters_to, control: control_to })
@@ -204,7 +208,7 @@ impl Conversation {
         tokio::select! {
             biased;
             Some(control) = self.control.recv() => self.told(control).await,
-            () = self.setup.drain.cancelled() => self.end = Some(End::Drained),
+            () = &mut self.drained => self.end = Some(End::Drained),
             // Before the process: a server that never stops talking must be told things nevertheless, and how much clients
             // may say before it is written is bounded.
             Some(letter) = self.letters.recv(), if self.process.has_room() => self.posted(letter).await,

@@ -1,5 +1,7 @@
 //! Several clients of one process, and batches.
 
+use proptest::prelude::*;
+
 use super::*;
 
 fn shared() -> Settings {
@@ -66,4 +68,102 @@ async fn a_batch_is_answered_as_one_where_the_revision_has_them() {
         r#"[{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-03-26"}}]"#;
     assert_eq!(client.post(begun).await.status, 400);
     world.end().await;
+}
+
+/// What a client does next.
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    Echo,
+    Progress,
+    Tell,
+    Hang,
+    Crash,
+    Leave,
+}
+
+fn step() -> impl Strategy<Value = (usize, Step)> {
+    let step = prop_oneof![
+        8 => Just(Step::Echo),
+        2 => Just(Step::Progress),
+        1 => Just(Step::Tell),
+        1 => Just(Step::Hang),
+        1 => Just(Step::Crash),
+        1 => Just(Step::Leave),
+    ];
+    (0..4_usize, step)
+}
+
+/// All clients act at once under the same few ids. Each answer names the client and the step that it is for.
+async fn act(client: Client, who: usize, steps: Vec<Step>) {
+    let mut gone = false;
+    for (number, step) in steps.into_iter().enumerate() {
+        let id = (number % 2).to_string();
+        let mark = format!(r#"{{"who":{who},"step":{number}}}"#);
+        let tool = match step {
+            Step::Echo => "echo",
+            Step::Progress => "progress",
+            Step::Tell => "tell",
+            Step::Hang => "hang",
+            Step::Crash => "crash",
+            Step::Leave => {
+                let status = client.request("DELETE", "").await.status;
+                assert_eq!(status, if gone { 404 } else { 204 });
+                gone = true;
+                continue;
+            }
+        };
+        let answer = client.call(&id, tool, &mark).await;
+        if gone {
+            assert_eq!(answer.status, 404);
+            continue;
+        }
+        // A crash by another may have taken it; nothing else may.
+        assert_eq!(answer.status, 200, "{step:?}");
+        let mut answers = Vec::new();
+        if answer.is_stream() {
+            let mut answer = answer;
+            while let Some(event) = answer.event().await {
+                answers.extend((!event.data.is_empty()).then(|| message(&event.data)));
+            }
+            answers.retain(|message| message.method().is_none());
+        } else {
+            answers.push(answer.message().await);
+        }
+        assert_eq!(answers.len(), 1, "one answer, {step:?}");
+        assert_eq!(answers[0].id_text(), Some(id.as_str()));
+        if let (Step::Echo, Some(result)) = (step, answers[0].result()) {
+            assert_eq!(result, mark);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+    #[test]
+    fn every_request_has_one_answer_and_it_is_its_own(
+        steps in prop::collection::vec(step(), 0..60),
+        isolation: bool,
+        threads in 1..4_usize,
+    ) {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(threads)
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let (call, patience) = (Duration::from_millis(300), Duration::from_millis(20));
+            let times = Times { call, patience, ..Times::default() };
+            let world = World::new(Settings { isolation, times, ..settings() }).await;
+            let mut acting = Vec::new();
+            for who in 0..4 {
+                let client = world.client().begin(V, "{}").await;
+                let own = steps.iter().filter(|(of, _)| *of == who).map(|(_, step)| *step).collect();
+                acting.push(tokio::spawn(act(client, who, own)));
+            }
+            for acting in acting {
+                acting.await.unwrap();
+            }
+            world.end().await;
+        });
+    }
 }
