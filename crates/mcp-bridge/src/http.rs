@@ -16,6 +16,7 @@ use crate::host::{Host, ServerName};
 use crate::settings::Settings;
 
 pub mod access;
+mod arguments;
 mod body;
 mod head;
 mod metrics;
@@ -50,6 +51,7 @@ pub(crate) struct Shell {
     metrics: Metrics,
     /// Requests of the revision without sessions that wait for an answer of their clients.
     parked: modern::Parked,
+    lists: arguments::Lists,
     requests: Semaphore,
     pub(crate) streams: Arc<Semaphore>,
 }
@@ -94,6 +96,7 @@ pub fn router(
         access,
         metrics: Metrics::default(),
         parked: modern::Parked::default(),
+        lists: arguments::Lists::default(),
         requests: Semaphore::new(caps.requests),
         streams: Arc::new(Semaphore::new(caps.streams)),
     });

@@ -16,6 +16,7 @@ pub mod host;
 pub mod http;
 pub mod id;
 pub mod modern;
+pub mod params;
 mod process;
 pub mod replay;
 pub mod revision;

@@ -29,7 +29,7 @@ pub enum ModernError {
     #[error("the header `{header}` is {given:?}, and the body says {said:?}")]
     Mismatch {
         /// Which.
-        header: &'static str,
+        header: String,
         /// What it says; nothing where it is missing.
         given: Option<String>,
         /// What the body says.
@@ -100,7 +100,7 @@ pub fn check(message: &Message, headers: Mirrored<'_>) -> Result<(), ModernError
     let said = message.param(named).and_then(text);
     let given = headers.name.map(|given| {
         decoded(given).ok_or_else(|| ModernError::Mismatch {
-            header: "Mcp-Name",
+            header: "Mcp-Name".to_owned(),
             given: Some(given.to_owned()),
             said: said.clone(),
         })
@@ -113,14 +113,25 @@ fn same(header: &'static str, given: Option<&str>, said: Option<&str>) -> Result
         return Ok(());
     }
     let (given, said) = (given.map(str::to_owned), said.map(str::to_owned));
-    Err(ModernError::Mismatch { header, given, said })
+    Err(ModernError::Mismatch { header: header.to_owned(), given, said })
 }
 
 /// The text of a header, which may be wrapped because a header cannot hold it.
-fn decoded(value: &str) -> Option<String> {
+pub(crate) fn decoded(value: &str) -> Option<String> {
     let wrapped = value.strip_prefix("=?base64?").and_then(|rest| rest.strip_suffix("?="));
     let Some(wrapped) = wrapped else { return Some(value.to_owned()) };
     String::from_utf8(STANDARD.decode(wrapped).ok()?).ok()
+}
+
+/// The bridge's own request for a page of a server's tools.
+#[must_use]
+pub fn list_tools(cursor: Option<&str>) -> String {
+    let version = Revision::V2026_07_28.name();
+    let cursor =
+        cursor.map_or_else(String::new, |cursor| format!(r#""cursor":{},"#, serde_json::Value::from(cursor)));
+    format!(
+        r#"{{"jsonrpc":"2.0","id":0,"method":"tools/list","params":{{{cursor}"_meta":{{"{VERSION}":"{version}","{CAPABILITIES}":{{}}}}}}}}"#
+    )
 }
 
 /// What the sender of a request says that it can do.

@@ -132,6 +132,9 @@ impl Client<'_> {
                 return Err(Failure::new(StatusCode::NOT_FOUND, why).coded(modern::NO_METHOD));
             }
         }
+        if method == "tools/call" {
+            self.check_arguments(&message, headers, &era).await?;
+        }
         let state =
             message.param("requestState").and_then(|state| serde_json::from_str::<String>(state).ok());
         let is_older = era != Era::Plain;
@@ -201,7 +204,7 @@ fn ended() -> Failure {
     Failure::busy("the session ends and begins again: send the request again")
 }
 
-fn refused(error: &ModernError) -> Failure {
+pub(super) fn refused(error: &ModernError) -> Failure {
     let failure = Failure::new(StatusCode::BAD_REQUEST, error.to_string()).coded(error.code());
     match error {
         ModernError::Version(requested) => {

@@ -40,7 +40,13 @@ pub(super) async fn serve(from: DuplexStream, mut into: DuplexStream, scope: &st
                 .await;
                 continue;
             }
-            Some("tools/list") => r#"{"tools":[]}"#.to_owned(),
+            Some("tools/list") => {
+                let marked =
+                    r#"{"type":"object","properties":{"who":{"type":"string","x-mcp-header":"Who"}}}"#;
+                format!(
+                    r#"{{"tools":[{{"name":"echo","inputSchema":{marked}}},{{"name":"count","inputSchema":{{}}}}]}}"#
+                )
+            }
             Some("tools/call") => {
                 calls += 1;
                 let tool: String = serde_json::from_str(member(params, "name").unwrap()).unwrap();
