@@ -83,7 +83,7 @@ const EDGES: &[Row] = &[
         ours: "session-core",
         outside: "async-trait axum base64 bytes camino futures-util memchr prometheus-client serde serde_json \
                   thiserror tokio tokio-util tracing",
-        dev: "http-body-util hyper hyper-util proptest session-core tempfile tokio",
+        dev: "http-body-util hyper hyper-util proptest session-core tokio",
         build: "",
     },
     Row {

@@ -7,6 +7,7 @@ use session_core::SessionId;
 use session_core::names::Principal;
 use thiserror::Error;
 use tokio::sync::{Semaphore, oneshot};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -37,6 +38,8 @@ pub(crate) struct Entry {
     pub(crate) is_shared: bool,
     /// Fires when the task has ended and the session may be looked up again.
     pub(crate) done: CancellationToken,
+    /// When it was used last.
+    pub(crate) used: Mutex<Instant>,
 }
 
 /// Why a session was not found.
@@ -133,7 +136,8 @@ impl Bridge {
         initialize: Message,
     ) -> Result<Begun, BeginError> {
         // Before anything is started for it.
-        if !self.has_room(principal) {
+        let has_room = self.has_room(principal) || (self.make_room(principal) && self.has_room(principal));
+        if !has_room {
             return Err(BeginError::Full);
         }
         if !self.settings.isolation {
@@ -178,6 +182,23 @@ impl Bridge {
         let caps = self.settings.caps;
         let own = book.entries.values().filter(|entry| entry.principal == *principal).count();
         book.entries.len() < caps.sessions && own < caps.sessions_per_principal
+    }
+
+    /// A client that shares its process says nothing when it goes: where there is no room, the one that was away longest
+    /// is let go, this one's own before another's. True if there was one.
+    fn make_room(&self, principal: &Principal) -> bool {
+        let mut book = self.book();
+        let (now, idle) = (Instant::now(), self.settings.times.idle);
+        let away = book.entries.values().filter(|entry| {
+            let unread = entry.board.reading() == 0;
+            entry.is_shared && unread && now.saturating_duration_since(entry.used()) >= idle
+        });
+        let longest = away.min_by_key(|entry| (entry.principal != *principal, entry.used()));
+        let Some(entry) = longest.map(Arc::clone) else { return false };
+        book.entries.remove(&entry.session);
+        drop(book);
+        entry.depart();
+        true
     }
 
     /// The session of this id, if it is this one's: from memory, or brought back.
@@ -252,6 +273,7 @@ impl Bridge {
             address,
             is_shared: false,
             done: done.clone(),
+            used: Mutex::new(Instant::now()),
         });
         book.entries.insert(session, Arc::clone(&entry));
         drop(book);
@@ -351,8 +373,13 @@ pub(crate) fn answered(request: &Message, result: &str) -> String {
 }
 
 impl Entry {
+    fn used(&self) -> Instant {
+        *self.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Posts a message; what becomes of it comes later. The message comes back where the task has ended.
     pub(crate) async fn post(&self, message: Message) -> Result<oneshot::Receiver<Reply>, Message> {
+        *self.used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
         let (reply, replied) = oneshot::channel();
         let letter = Letter { client: self.client, message, reply };
         match self.address.letters.send(letter).await {

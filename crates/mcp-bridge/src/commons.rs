@@ -9,6 +9,7 @@ use std::time::Duration;
 use session_core::SessionId;
 use session_core::names::Principal;
 use tokio::sync::{Mutex, OnceCell, oneshot};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::answers::{Answer, AnswerError, Era, Question};
@@ -115,6 +116,7 @@ impl Bridge {
             address: common.address.clone(),
             is_shared: true,
             done: common.done.clone(),
+            used: std::sync::Mutex::new(Instant::now()),
         }
     }
 

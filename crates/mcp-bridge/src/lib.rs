@@ -1,7 +1,8 @@
 //! Any stdio MCP server over HTTP, one confined process for each client session.
 //!
-//! What decides is pure and lies here: what a message is ([`envelope`]), which directories a client may open ([`roots`]),
-//! when a session's scope is locked ([`gate`]).
+//! What decides is pure: what a message is ([`envelope`]), which directories a client may open ([`roots`]), when a session's
+//! scope is locked ([`gate`]), whose message is whose ([`router`]), and what a session does about all of it ([`talk`]). What
+//! acts is a task for each server process, and [`http`] before them. Processes and records come from a [`host::Host`].
 
 #![forbid(unsafe_code)]
 

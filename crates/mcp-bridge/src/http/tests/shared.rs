@@ -46,6 +46,29 @@ async fn clients_share_a_process_and_nothing_else() {
 }
 
 #[tokio::test]
+async fn who_never_says_goodbye_makes_room_when_it_was_away_for_long() {
+    let caps = Caps { sessions: 2, ..Caps::default() };
+    let world = World::new(Settings { caps, ..shared() }).await;
+    let _two = (world.client().begin(V, "{}").await, world.client().begin(V, "{}").await);
+    let initialize =
+        r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}"#;
+    assert_eq!(world.client().post(initialize).await.status, 503, "both may be there");
+    world.end().await;
+
+    let times = Times { idle: Duration::ZERO, ..Times::default() };
+    let world = World::new(Settings { times, caps, ..shared() }).await;
+    let first = world.client().begin(V, "{}").await;
+    let second = world.client().begin(V, "{}").await;
+    let _listening = first.get().await;
+    let third = world.client().begin(V, "{}").await;
+    assert_eq!(second.call("1", "echo", "{}").await.status, 404);
+    for client in [first, third] {
+        assert_eq!(client.result("1", "echo", "{}").await, "{}");
+    }
+    world.end().await;
+}
+
+#[tokio::test]
 async fn a_batch_is_answered_as_one_where_the_revision_has_them() {
     let world = World::new(settings()).await;
     let client = world.client().begin("2025-03-26", "{}").await;
