@@ -181,17 +181,36 @@ impl ExecutorType {
 
     const COMMAND: &str = "command";
     const ACP: &str = "acp";
+    const MCP: &str = "mcp";
 
-    /// Whether it runs any argv as it is. Every other executor is an agent, which is asked for something.
+    /// The executor that runs any argv as it is and hands its stdin and stdout to a bridge of the same host.
+    #[must_use]
+    pub fn mcp() -> Self {
+        Self(Self::MCP.into())
+    }
+
+    /// Whether it runs any argv as it is, and nobody speaks with that.
     #[must_use]
     pub fn is_command(&self) -> bool {
         self.0 == Self::COMMAND
     }
 
+    /// Whether it runs any argv as it is for a bridge, which speaks with that.
+    #[must_use]
+    pub fn is_mcp(&self) -> bool {
+        self.0 == Self::MCP
+    }
+
+    /// Whether it is an agent, which is asked for something in each run.
+    #[must_use]
+    pub fn is_agent(&self) -> bool {
+        !self.is_command() && !self.is_mcp()
+    }
+
     /// Whether a run has to name the program: it is none that the executor brings.
     #[must_use]
     pub fn names_program(&self) -> bool {
-        self.is_command() || self.0 == Self::ACP
+        self.is_command() || self.is_mcp() || self.0 == Self::ACP
     }
 }
 

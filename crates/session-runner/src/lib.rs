@@ -45,6 +45,8 @@ mod runner;
 mod slots;
 #[cfg(target_os = "linux")]
 mod under_way;
+#[cfg(target_os = "linux")]
+mod wires;
 
 pub use door::{DirectOrder, Door, Refusal};
 #[cfg(not(target_os = "linux"))]
@@ -61,4 +63,5 @@ pub use {
     recover::{Adopted, Recovery, recover},
     room::{Room, Rooms},
     runner::{Runner, RunnerOptions},
+    wires::{Unwanted, Wire, Wires},
 };

@@ -28,6 +28,7 @@ use crate::recover::Recovery;
 use crate::scope::Machine;
 use crate::slots::Slots;
 use crate::under_way::UnderWay;
+use crate::wires::Wires;
 use crate::workspace::log::LogRotation;
 use crate::workspace::{Git, Layout};
 
@@ -94,6 +95,7 @@ pub struct Runner {
     early: HashMap<RunId, StopMode>,
     direct: (mpsc::Sender<DirectOrder>, mpsc::Receiver<DirectOrder>),
     drain: CancellationToken,
+    wires: Option<Arc<dyn Wires>>,
     /// The last look into the queue failed: said once, not at each try.
     queue_failed: bool,
 }
@@ -130,6 +132,7 @@ impl Runner {
             early: HashMap::new(),
             direct: mpsc::channel(DIRECT_ORDERS_MAX),
             drain: CancellationToken::new(),
+            wires: None,
             queue_failed: false,
         }
     }
@@ -138,6 +141,12 @@ impl Runner {
     #[must_use]
     pub fn draining_with(self, drain: CancellationToken) -> Self {
         Self { drain, ..self }
+    }
+
+    /// The pipes of programs that a bridge speaks with go there.
+    #[must_use]
+    pub fn handing_out_to(self, wires: Arc<dyn Wires>) -> Self {
+        Self { wires: Some(wires), ..self }
     }
 
     /// How far its runs are.
@@ -249,6 +258,7 @@ impl Runner {
             resolver: Arc::clone(&self.resolver),
             door: Arc::clone(&self.door),
             slots: self.slots.clone(),
+            wires: self.wires.clone(),
             orders,
             ordering: sender,
             fence,

@@ -11,6 +11,7 @@ use session_core::ports::RunStore as _;
 use session_core::{Env, WorkspaceKind};
 use session_runner::process::{
     CgroupPreference, Exit, KeeperProgram, KeeperSpec, OnHostLoss, RunReport, Setting, Supervised, TreeLimits,
+    Wiring,
 };
 use session_runner::workspace::log::LogRotation;
 use session_runner::workspace::{Git, HostEnvironment, Layout, WorkspaceRequest, prepare};
@@ -88,7 +89,7 @@ async fn run_kept(layout: &Layout, git: &Git, keeper: &KeeperProgram, env: &Env)
         grace_ms: GRACE_MS,
         on_host_loss: OnHostLoss::End,
         cgroup: CgroupPreference::Auto,
-        converses: false,
+        wiring: Wiring::Logged,
     };
     let mut supervised = Supervised::start(keeper, &spec).await?;
     loop {

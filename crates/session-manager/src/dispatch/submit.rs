@@ -242,12 +242,12 @@ fn check_process(task: &Task, field: &str) -> Result<(), DispatchError> {
 fn check_turn(task: &Task, field: &str) -> Result<(), DispatchError> {
     let at = |part: &str| format!("{field}.{part}");
     let Some(turn) = &task.turn else {
-        if task.executor.is_command() {
+        if !task.executor.is_agent() {
             return Ok(());
         }
         return Err(invalid(at("turn"), format!("{} is an agent: say what it is asked for", task.executor)));
     };
-    if task.executor.is_command() {
+    if !task.executor.is_agent() {
         return Err(invalid(at("turn"), "a command is asked for nothing: name the agent as the executor"));
     }
     let Turn { prompt, permissions, model, from_history } = turn;

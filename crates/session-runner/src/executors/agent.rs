@@ -61,21 +61,29 @@ pub(super) struct Engagement {
 }
 
 impl Execution {
-    /// Which agent executes the run; `None` for a command.
+    /// Which agent executes the run; `None` for a command, and for what a bridge speaks with.
     pub(super) fn framework(&self) -> Result<Option<Framework>, Ending> {
         let executor = &self.run.affinity.executor;
         if executor.is_command() {
             return Ok(None);
+        }
+        if executor.is_mcp() {
+            return self.wires().map(|_| None);
         }
         Framework::of(executor)
             .map(Some)
             .ok_or_else(|| failed(format!("this runner knows no executor {executor}")))
     }
 
+    /// What a run uses in any case: a turn, unless it is a server's process, of which a session may have many.
+    pub(super) fn least(&self) -> Usage {
+        Usage { turns: u64::from(!self.run.affinity.executor.is_mcp()), ..Usage::NONE }
+    }
+
     /// What a turn of this run is set aside for before it begins.
     pub(super) fn worst(&self, session: &InFlight<Rooms>) -> Usage {
         if self.run.spec.turn.is_none() {
-            return Usage { turns: 1, ..Usage::NONE };
+            return self.least();
         }
         let left = left(session);
         // Where nothing is left this is refused, which says so.

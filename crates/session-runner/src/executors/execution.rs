@@ -2,6 +2,7 @@
 //! The executor `command` runs any argv as it is; an [agent](super::agent) is spoken with.
 
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,14 +24,14 @@ use crate::agents::Launch;
 use crate::door::Door;
 use crate::egress::{Denials, Egress, SystemResolver};
 use crate::process::{
-    Control, KeeperState, LivingKeeper, RunEnd, RunOutcome, RunReport, SpawnError, SpawnFailureKind,
-    Supervised, protocol,
+    Control, LivingKeeper, RunEnd, RunOutcome, RunReport, SpawnError, SpawnFailureKind, Supervised, protocol,
 };
 use crate::progress::Progress;
 use crate::room::Rooms;
 use crate::runner::RunnerOptions;
 use crate::scope::Settlement;
 use crate::slots::Slots;
+use crate::wires::Wires;
 use crate::workspace::{Layout, SessionDir, Workspace, WorkspaceRequest, conversation, prepare};
 
 /// Before what the store could not take is sent again: at first, and at the most.
@@ -51,6 +52,8 @@ pub(crate) struct Execution {
     pub(crate) resolver: Arc<SystemResolver>,
     pub(crate) door: Arc<dyn Door>,
     pub(crate) slots: Slots,
+    /// Where the pipes go of programs that a bridge speaks with.
+    pub(crate) wires: Option<Arc<dyn Wires>>,
     pub(crate) orders: mpsc::Receiver<Order>,
     /// The other end of `orders`, for the session's engine.
     pub(crate) ordering: mpsc::Sender<Order>,
@@ -86,7 +89,7 @@ impl Came {
         }
     }
 
-    fn to(outcome: &RunOutcome) -> Self {
+    pub(super) fn to(outcome: &RunOutcome) -> Self {
         Self::ToEnd(outcome::ending(outcome), outcome::result(outcome))
     }
 }
@@ -127,8 +130,12 @@ impl Execution {
                 (came, None, session)
             }
         };
-        if let Came::ToEnd(ending, result) = came {
-            self.finish(ending, result).await;
+        match came {
+            Came::ToEnd(ending, result) => {
+                self.finish(ending.clone(), result).await;
+                self.tell_over(Some(&ending)).await;
+            }
+            Came::ToNothing => self.tell_over(None).await,
         }
     }
 
@@ -138,7 +145,7 @@ impl Execution {
             Ok(spending) => spending,
             Err(came) => return came,
         };
-        let mut used = Usage { turns: 1, ..Usage::NONE };
+        let mut used = self.least();
         let came = {
             let _occupied = session.engine().occupy(self.ordering.clone());
             self.turn(session, &mut used).await
@@ -186,7 +193,8 @@ impl Execution {
         {
             Err(came) => came,
             Ok(supervised) => match engagement {
-                None => self.supervise(supervised).await,
+                None if self.run.affinity.executor.is_mcp() => self.bridge(supervised).await,
+                None => self.supervise(supervised, std::future::pending()).await,
                 Some(engagement) => self.converse(session, supervised, engagement, used).await,
             },
         };
@@ -223,10 +231,15 @@ impl Execution {
         Ok(supervised)
     }
 
-    /// Watches the run until its tree has ended, and passes orders on.
-    async fn supervise(&mut self, mut supervised: Supervised) -> Came {
+    /// Watches the run until its tree has ended, and passes orders on. Once `let_go` has come it is stopped, with this grace.
+    pub(super) async fn supervise(
+        &mut self,
+        mut supervised: Supervised,
+        let_go: impl Future<Output = Duration>,
+    ) -> Came {
         let control = supervised.control();
         let (mut host_ends, mut stop_ordered) = (false, false);
+        let (mut let_go, mut went) = (pin!(let_go), false);
         loop {
             tokio::select! {
                 report = supervised.next_report() => match report {
@@ -245,6 +258,10 @@ impl Execution {
                         return Came::ToEnd(recovery::lost(&what), None);
                     }
                 },
+                grace = &mut let_go, if !went => {
+                    (went, stop_ordered) = (true, true);
+                    pass_on(control.stop(Some(grace)));
+                }
                 order = next_order(&mut self.orders) => match order {
                     Order::Leave => return Came::ToNothing,
                     Order::HostEnds => {
@@ -265,51 +282,6 @@ impl Execution {
             StopMode::Graceful => control.stop(Some(self.options.grace)),
             StopMode::Kill => control.kill(),
         });
-    }
-
-    /// Watches a run whose keeper has no pipe to this host: its record says how it ended.
-    async fn adopted(&mut self, keeper: &LivingKeeper) -> Came {
-        // Its host may have gone before it could say how far the run had come.
-        let sandbox = keeper.record().applied.as_ref().map(|applied| self.report(applied));
-        for to in [RunProgress::Starting, RunProgress::Running { sandbox }] {
-            let wanted = match to {
-                RunProgress::Starting => RunPhase::Claimed,
-                RunProgress::Running { .. } => RunPhase::Starting,
-            };
-            if self.run.state.phase() == wanted
-                && let Err(came) = self.advance(to).await
-            {
-                pass_on(keeper.kill());
-                return came;
-            }
-        }
-        loop {
-            tokio::select! {
-                state = keeper.wait() => return match state {
-                    Ok(KeeperState::Ended(outcome)) => Came::to(&outcome),
-                    Ok(KeeperState::Gone(_) | KeeperState::Never | KeeperState::Alive(_)) => {
-                        let (run, cgroups) = (self.run.id, keeper.record().cgroups.clone());
-                        let swept = tokio::task::spawn_blocking(move || {
-                            crate::process::orphans::end_run(run, &cgroups)
-                        });
-                        match swept.await.map_err(io::Error::other).and_then(|swept| swept) {
-                            Ok(orphans) => Came::ToEnd(outcome::keeper_lost(orphans), None),
-                            Err(error) => {
-                                Came::ToEnd(recovery::lost(&format!("its keeper was killed ({error})")), None)
-                            }
-                        }
-                    }
-                    Err(error) => {
-                        Came::ToEnd(recovery::lost(&format!("its keeper cannot be watched ({error})")), None)
-                    }
-                },
-                order = next_order(&mut self.orders) => match order {
-                    Order::Leave => return Came::ToNothing,
-                    Order::HostEnds | Order::Stop(StopMode::Graceful) => pass_on(keeper.stop()),
-                    Order::Stop(StopMode::Kill) => pass_on(keeper.kill()),
-                },
-            }
-        }
     }
 
     async fn workspace(&self) -> Result<Workspace, Ending> {
@@ -351,7 +323,7 @@ impl Execution {
 
     /// Says how far the run is. If that cannot be said because an order came, or because the run is not ours any
     /// more, what it came to comes back.
-    async fn advance(&mut self, to: RunProgress) -> Result<(), Came> {
+    pub(super) async fn advance(&mut self, to: RunProgress) -> Result<(), Came> {
         let mut wait = RETRY_FIRST;
         loop {
             match self.dispatcher.advance(self.fence, to.clone()).await {

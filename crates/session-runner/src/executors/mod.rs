@@ -1,6 +1,8 @@
 //! What executes a run.
 
+mod adopted;
 mod agent;
+mod bridged;
 mod desk;
 mod entry;
 pub(crate) mod execution;

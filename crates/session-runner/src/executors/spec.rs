@@ -16,7 +16,7 @@ use super::execution::{Execution, milliseconds, sentence};
 use crate::agents::Launch;
 use crate::confinement::Launcher;
 use crate::egress::{Denied, Egress};
-use crate::process::{Applied, CgroupPreference, Confinement, KeeperSpec, Setting, TreeLimits, protocol};
+use crate::process::{Applied, CgroupPreference, Confinement, KeeperSpec, Setting, TreeLimits, Wiring, protocol};
 use crate::scope::{Grounds, Settlement, network, policy, wanted, watched};
 use crate::workspace::environment::ApiAccess;
 use crate::workspace::{HostEnvironment, Noted, RunPlace, SessionDir, Workspace, child_environment};
@@ -30,6 +30,7 @@ impl Execution {
         launch: Option<&Launch>,
     ) -> Result<KeeperSpec, Ending> {
         let (directory, spec) = (self.directory(), self.session.sandbox.clone());
+        let is_mcp = self.run.affinity.executor.is_mcp();
         let api = self.api().await;
         let env = self.environment(launch, api.as_ref())?;
         let made = Made {
@@ -65,12 +66,16 @@ impl Execution {
             timeout_ms: self.run.spec.timeout.map(|timeout| milliseconds(timeout.unsigned_abs())),
             grace_ms: milliseconds(self.options.grace),
             on_host_loss: match self.options.on_host_loss {
-                // An agent without a host to speak with is of no use.
-                OnHostLoss::Adopt if launch.is_none() => protocol::OnHostLoss::Adopt,
+                // Who speaks with its host is of no use without one.
+                OnHostLoss::Adopt if launch.is_none() && !is_mcp => protocol::OnHostLoss::Adopt,
                 OnHostLoss::End | OnHostLoss::Adopt => protocol::OnHostLoss::End,
             },
             cgroup: CgroupPreference::Auto,
-            converses: launch.is_some(),
+            wiring: match launch {
+                Some(_) => Wiring::Carried,
+                None if is_mcp => Wiring::HandedOut,
+                None => Wiring::Logged,
+            },
         })
     }
 

@@ -10,6 +10,7 @@
 pub(crate) mod cgroup;
 mod confined;
 mod given_up;
+mod handing;
 mod host_link;
 pub mod identity;
 mod keeper;
@@ -30,12 +31,13 @@ mod wire;
 mod writes;
 
 pub use cgroup::usable_cgroups;
+pub use handing::Ends;
 pub use identity::ProcessIdentity;
 pub use keeper::keeper_main;
 pub use orphans::OrphansEnded;
 pub use protocol::{
     CgroupPreference, EndCause, Exit, KeeperSpec, OnHostLoss, Progress, RunEnd, RunOutcome, SpawnFailure,
-    SpawnFailureKind,
+    SpawnFailureKind, Wiring,
 };
 pub use record::{
     KeeperState, LivingKeeper, any_living_keeper, keeper_record, living_keeper, recover_keeper,

@@ -58,10 +58,24 @@ pub struct KeeperSpec {
     pub on_host_loss: OnHostLoss,
     /// Whether to look for a cgroup.
     pub cgroup: CgroupPreference,
-    /// Whether the program holds a conversation: its stdin and stdout are carried to the socket that the keeper has as
-    /// stderr. Otherwise it reads nothing.
+    /// Where the program's stdin and stdout lead.
     #[serde(default)]
-    pub converses: bool,
+    pub wiring: Wiring,
+}
+
+/// Where a program's stdin and stdout lead. Its stderr leads into the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Wiring {
+    /// It reads nothing, and what it writes goes into the log.
+    #[default]
+    Logged,
+    /// It holds a conversation: both are carried to the socket that the keeper has as stderr, and what it writes goes into
+    /// the log as well.
+    Carried,
+    /// Both are pipes whose other ends are handed out over the socket that the keeper has as stderr. Nothing of what goes
+    /// through them is seen or kept by the keeper.
+    HandedOut,
 }
 
 impl KeeperSpec {

@@ -94,6 +94,11 @@ impl Pump {
         self.bytes > before
     }
 
+    /// The pipe itself, for somebody else: here nothing of it is seen any more.
+    pub(super) fn take_pipe(&mut self) -> Option<OwnedFd> {
+        self.pipe.take()
+    }
+
     /// Gives the pipe up.
     pub(super) fn close(&mut self) {
         self.pipe = None;

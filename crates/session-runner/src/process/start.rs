@@ -10,9 +10,10 @@ use session_core::env::{Clock as _, SystemClock};
 
 use super::cgroup::{Entered, RunCgroup};
 use super::identity::ProcessIdentity;
-use super::protocol::{CgroupPreference, KeeperRecord, KeeperSpec, SpawnFailure, SpawnFailureKind};
+use super::protocol::{CgroupPreference, KeeperRecord, KeeperSpec, SpawnFailure, SpawnFailureKind, Wiring};
 use super::pump::{Pump, RunLog};
 use super::scope::{Applied, Held, Setting, TreeLimits};
+use super::handing::Handing;
 use super::wire::Wire;
 use super::{confined, record, spawn};
 use crate::workspace::log::Stream;
@@ -95,8 +96,8 @@ pub(super) fn begin(
             kind: SpawnFailureKind::StateFile,
             message: format!("cannot write {}: {}", spec.state_file, spawn::reason(&error)),
         })
-        .and_then(|()| wire(spec))
-        .and_then(|(wire, stdin)| Ok((start(spec, stdin)?, wire)));
+        .and_then(|()| Laid::of(spec.wiring).map_err(|error| other(&error)))
+        .and_then(|laid| laid.start(spec));
     let (group, held) = match entered.map(Entered::leave) {
         None => (None, held),
         Some(Ok(group)) => (Some(group), held),
@@ -140,13 +141,43 @@ fn with_keeper(report: Report, held: &Held, grouped: bool) -> Report {
     report.with_cgroup(held.memory.is_held(), held.processes.is_held())
 }
 
-/// The wire of a program that holds a conversation, and what becomes its stdin.
-fn wire(spec: &KeeperSpec) -> Result<(Option<Wire>, Option<OwnedFd>), SpawnFailure> {
-    if !spec.converses {
-        return Ok((None, None));
+/// Where the program's stdin and stdout will lead.
+enum Laid {
+    Nowhere,
+    Carried(Wire, OwnedFd),
+    HandedOut(Handing, OwnedFd),
+}
+
+impl Laid {
+    fn of(wiring: Wiring) -> io::Result<Self> {
+        Ok(match wiring {
+            Wiring::Logged => Self::Nowhere,
+            Wiring::Carried => {
+                let (wire, stdin) = Wire::take()?;
+                Self::Carried(wire, stdin)
+            }
+            Wiring::HandedOut => {
+                let (handing, stdin) = Handing::take()?;
+                Self::HandedOut(handing, stdin)
+            }
+        })
     }
-    let (wire, stdin) = Wire::take().map_err(|error| other(&error))?;
-    Ok((Some(wire), Some(stdin)))
+
+    /// Starts the program with them.
+    fn start(self, spec: &KeeperSpec) -> Result<(Program, Option<Wire>), SpawnFailure> {
+        match self {
+            Self::Nowhere => Ok((start(spec, None)?, None)),
+            Self::Carried(wire, stdin) => Ok((start(spec, Some(stdin))?, Some(wire))),
+            Self::HandedOut(handing, stdin) => {
+                let mut program = start(spec, Some(stdin))?;
+                if let Some(stdout) = program.stdout.take_pipe() {
+                    // A host that has gone takes nothing; that it has is heard on its other pipe.
+                    let _gone = handing.give(&stdout);
+                }
+                Ok((program, None))
+            }
+        }
+    }
 }
 
 fn other(error: &io::Error) -> SpawnFailure {

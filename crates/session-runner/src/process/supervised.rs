@@ -18,11 +18,12 @@ use tokio::process::{Child, ChildStdout};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use super::handing::{self, Ends};
 use super::identity::ProcessIdentity;
 use super::orphans::{self, OrphansEnded};
 use super::protocol::{
     KeeperRecord, KeeperReport, KeeperSpec, Order, Progress, RunEnd, RunOutcome, SpawnFailure, SpecError,
-    Started,
+    Started, Wiring,
 };
 use super::pump::set_nonblocking;
 use super::record::{KeeperState, keeper_record, recover_keeper};
@@ -94,6 +95,7 @@ pub struct Supervised {
     line: Vec<u8>,
     lifeline: Arc<OwnedFd>,
     wire: Option<UnixStream>,
+    ends: Option<Ends>,
     started: Started,
     record: Option<Box<KeeperRecord>>,
     run: RunId,
@@ -123,11 +125,23 @@ impl Supervised {
         let failed = |source| SpawnError::Keeper { program: program.path.clone(), source };
         let mut text = serde_json::to_vec(spec).map_err(|error| failed(error.into()))?;
         text.push(b'\n');
-        let (stderr, wire) = stderr(program, spec.converses).map_err(failed)?;
+        let (stderr, socket) = stderr(program, spec.wiring).map_err(failed)?;
         let mut keeper = spawn::keeper(&program.path, &program.arguments, stderr).spawn().map_err(failed)?;
         let Up { reports, line, lifeline, started } = match up(&mut keeper, program, spec.run, &text).await {
             Ok(up) => up,
             Err(error) => return Err(give_up(keeper, spec, error).await),
+        };
+        let (wire, ends) = match (spec.wiring, socket) {
+            (Wiring::HandedOut, Some(socket)) => match handing::receive(&socket) {
+                Ok(ends) => (None, Some(ends)),
+                Err(error) => {
+                    let message = error.to_string();
+                    let error = SpawnError::Lost { run: spec.run, message };
+                    drop(lifeline);
+                    return Err(give_up(keeper, spec, error).await);
+                }
+            },
+            (_, socket) => (socket, None),
         };
         // Written before the program was reported to have started; it is more than a pipe takes in one piece.
         let record = keeper_record(&spec.state_file, spec.run).ok().flatten().map(Box::new);
@@ -137,6 +151,7 @@ impl Supervised {
             line,
             lifeline: Arc::new(lifeline),
             wire,
+            ends,
             started,
             record,
             run: spec.run,
@@ -163,10 +178,15 @@ impl Supervised {
         self.record.as_ref().map_or(&[], |record| &record.cgroups)
     }
 
-    /// The program's stdout to read and its stdin to write, once, where it [converses](KeeperSpec::converses). Whoever
-    /// does not read makes the program wait.
+    /// The program's stdout to read and its stdin to write, once, where they are [carried](Wiring::Carried). Whoever does
+    /// not read makes the program wait.
     pub fn take_wire(&mut self) -> Option<UnixStream> {
         self.wire.take()
+    }
+
+    /// The other ends of the program's stdin and stdout, once, where they are [handed out](Wiring::HandedOut).
+    pub fn take_ends(&mut self) -> Option<Ends> {
+        self.ends.take()
     }
 
     /// What was applied to the run, as its keeper recorded it; `None` if it could not write that down.
@@ -268,8 +288,8 @@ struct Up {
 }
 
 /// What the keeper has as stderr: where its complaints go, or its end of a wire; and our end of that.
-fn stderr(program: &KeeperProgram, converses: bool) -> io::Result<(Stdio, Option<UnixStream>)> {
-    if !converses {
+fn stderr(program: &KeeperProgram, wiring: Wiring) -> io::Result<(Stdio, Option<UnixStream>)> {
+    if wiring == Wiring::Logged {
         return Ok((open_stderr(program)?, None));
     }
     let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;

@@ -12,6 +12,7 @@ use session_core::{Env, RunId, SessionId};
 use session_runner::process::{
     CgroupPreference, Confinement, KeeperProgram, KeeperSpec, OnHostLoss, ProcessIdentity, RunEnd, RunReport,
     Setting, Supervised, TreeLimits,
+    Wiring,
 };
 use session_runner::workspace::log::{LogReader, LogRecord, LogRotation, Start, Stream};
 use tempfile::TempDir;
@@ -55,7 +56,7 @@ impl Place {
             grace_ms: 10_000,
             on_host_loss: OnHostLoss::End,
             cgroup: CgroupPreference::Auto,
-            converses: false,
+            wiring: Wiring::Logged,
         }
     }
 

@@ -1,7 +1,7 @@
 //! A program that holds a conversation with its host: over the wire, and into the log.
 
 use sandbox::Level;
-use session_runner::process::{EndCause, Exit, KeeperSpec, Supervised};
+use session_runner::process::{EndCause, Exit, KeeperSpec, Supervised, Wiring};
 use session_runner::workspace::log::Stream;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
@@ -11,7 +11,7 @@ use crate::fixture::{Place, block_on, end, own, start};
 /// The same run in the open and at both levels of the sandbox.
 fn everywhere(place: &Place, script: &str) -> [KeeperSpec; 3] {
     let work = |level| place.confined(level, script);
-    let converses = |spec| KeeperSpec { converses: true, ..spec };
+    let converses = |spec| KeeperSpec { wiring: Wiring::Carried, ..spec };
     [place.script(script), work(Level::Floor), work(Level::Full)].map(converses)
 }
 
@@ -47,7 +47,7 @@ pub(crate) fn each_side_hears_the_other_and_its_end() {
 pub(crate) fn a_hundred_megabytes_come_whole_and_whoever_is_slow_is_waited_for() {
     let place = Place::new();
     let mut spec = place.spec(&[]);
-    (spec.argv, spec.converses) = (own(&["lines", "100"]), true);
+    (spec.argv, spec.wiring) = (own(&["lines", "100"]), Wiring::Carried);
     block_on(async {
         let (mut run, mut wire) = started(&spec).await;
         // Far more than all buffers on the way together: it cannot have ended.
@@ -87,7 +87,7 @@ pub(crate) fn a_host_that_lets_go_of_the_wire_is_taken_for_silent() {
 
 pub(crate) fn a_host_that_never_reads_does_not_keep_a_run_that_is_stopped() {
     let place = Place::new();
-    let spec = KeeperSpec { converses: true, ..place.script("exec yes") };
+    let spec = KeeperSpec { wiring: Wiring::Carried, ..place.script("exec yes") };
     let end = block_on(async {
         let (mut run, _wire) = started(&spec).await;
         assert!(run.control().stop(None).unwrap());
@@ -98,7 +98,7 @@ pub(crate) fn a_host_that_never_reads_does_not_keep_a_run_that_is_stopped() {
 
 pub(crate) fn a_program_that_reads_nothing_does_not_hold_its_host_up_for_ever() {
     let place = Place::new();
-    let spec = KeeperSpec { converses: true, ..place.script("exec <&-; echo closed; sleep 1000") };
+    let spec = KeeperSpec { wiring: Wiring::Carried, ..place.script("exec <&-; echo closed; sleep 1000") };
     block_on(async {
         let (mut run, mut wire) = started(&spec).await;
         let mut heard = [0; 7];
