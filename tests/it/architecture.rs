@@ -88,7 +88,7 @@ const EDGES: &[Row] = &[
     },
     Row {
         name: "roomette",
-        ours: "sandbox session-api session-core session-manager session-runner session-server session-store",
+        ours: "mcp-bridge sandbox session-api session-core session-manager session-runner session-server session-store",
         outside: "async-trait camino clap clap_complete comfy-table futures-util indicatif jiff rustix serde serde_json \
                   tempfile thiserror tokio tokio-util toml tracing tracing-subscriber unicode-width",
         dev: "proptest session-core",

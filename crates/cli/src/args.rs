@@ -9,6 +9,7 @@ use session_core::names::ExecutorType;
 use crate::{duration, money};
 
 pub mod agents;
+pub mod bridge;
 pub mod family;
 pub mod import;
 pub mod ps;
@@ -17,6 +18,7 @@ pub mod sandbox;
 pub mod serve;
 
 pub use agents::{AnswerArgs, ApprovalsArgs, ApprovalsCommand, AttachArgs, NextTurnArgs, SendArgs, TurnArgs};
+pub use bridge::BridgeArgs;
 pub use family::FamilyArgs;
 pub use import::ImportArgs;
 pub use ps::PsArgs;
@@ -95,6 +97,8 @@ pub enum Command {
     Import(ImportArgs),
     /// Be the host of the data directory, until told to end.
     Serve(ServeArgs),
+    /// Serve stdio MCP servers over HTTP: each client session a process of its own, confined to its own directories.
+    Bridge(Box<BridgeArgs>),
     /// Issue, list and revoke the tokens by which the HTTP API knows whom it lets in.
     Token(TokenArgs),
     /// Execute the runs of a coordinator on another machine, or see to the runners that there are.

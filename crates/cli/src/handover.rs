@@ -26,7 +26,7 @@ pub fn next(
     let named = named.map_err(|error| Failure::of(Kind::Usage, &error))?;
     let bound = session.binding.as_ref().map(|binding| binding.executor.clone());
     let next = named.or_else(|| last.map(|run| run.affinity.executor.clone())).or(bound);
-    Ok(next.filter(|executor| !executor.is_command()))
+    Ok(next.filter(ExecutorType::is_agent))
 }
 
 /// What `to` will not have of what was there.

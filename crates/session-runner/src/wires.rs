@@ -3,8 +3,8 @@
 use std::fmt;
 
 use async_trait::async_trait;
-use session_core::RunId;
 use session_core::run::Ending;
+use session_core::{RunId, SessionId};
 use tokio_util::sync::CancellationToken;
 
 use crate::process::Ends;
@@ -27,10 +27,10 @@ pub struct Unwanted;
 /// without it no such run is executed.
 #[async_trait]
 pub trait Wires: Send + Sync + fmt::Debug + 'static {
-    /// The program of this run is there.
-    async fn take(&self, run: RunId, wire: Wire) -> Result<(), Unwanted>;
+    /// The program of this run of a session is there.
+    async fn take(&self, session: SessionId, run: RunId, wire: Wire) -> Result<(), Unwanted>;
 
     /// The run is over, and nothing of it is left; also where its program never came to be. `None` where what it came to is
     /// not for this host to say.
-    async fn over(&self, run: RunId, ending: Option<&Ending>);
+    async fn over(&self, session: SessionId, run: RunId, ending: Option<&Ending>);
 }

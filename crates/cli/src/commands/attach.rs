@@ -76,7 +76,7 @@ pub async fn execute(context: &Context, args: AttachArgs) -> Outcome<()> {
 /// Whether what is typed would mean nothing to what the session runs.
 fn runs_commands(session: &ManagedSession, last: Option<&Run>) -> bool {
     match last {
-        Some(run) => run.affinity.executor.is_command(),
+        Some(run) => !run.affinity.executor.is_agent(),
         None => session.binding.is_none(),
     }
 }

@@ -6,6 +6,10 @@ mod approvals;
 mod attach;
 #[cfg(not(target_os = "linux"))]
 mod attach_elsewhere;
+#[cfg(target_os = "linux")]
+mod bridge;
+#[cfg(not(target_os = "linux"))]
+mod bridge_elsewhere;
 mod budget;
 mod cleanup;
 mod config;
@@ -32,7 +36,7 @@ mod transfer;
 mod wait;
 
 #[cfg(not(target_os = "linux"))]
-use {attach_elsewhere as attach, serve_elsewhere as serve};
+use {attach_elsewhere as attach, bridge_elsewhere as bridge, serve_elsewhere as serve};
 
 use clap::CommandFactory as _;
 
@@ -74,6 +78,7 @@ pub async fn execute(cli: Cli) -> Outcome<()> {
         Command::Export(args) => transfer::export(&context, &args.session).await,
         Command::Import(args) => transfer::import(&context, args).await,
         Command::Serve(args) => serve::execute(&context, &args).await,
+        Command::Bridge(args) => bridge::execute(&context, &args).await,
         Command::Token(args) => token::execute(&context, args.command).await,
         Command::Runner(args) => runner::execute(&context, args).await,
         Command::Doctor => doctor::execute(&context).await,

@@ -7,7 +7,7 @@ use crate::context::Context;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::host::http::Wish;
 use crate::host::link::Readiness;
-use crate::host::server::{self, Stay};
+use crate::host::server::{self, Duties, Stay};
 use crate::{output, system};
 
 /// With the settings of whoever started this host.
@@ -17,7 +17,7 @@ async fn background(context: &Context) -> Outcome<()> {
     let config = serde_json::from_str(&text)
         .map_err(|error| Failure::caused(Kind::Error, "the settings that arrived are not valid", &error))?;
     let context = Context { config, ..context.clone() };
-    server::serve(&context, Stay::WhileNeeded, None, || output::json(&Readiness::Up)).await
+    server::serve(&context, Stay::WhileNeeded, Duties::default(), || output::json(&Readiness::Up)).await
 }
 
 /// Serves until told to end; in the background, until there is nothing left to do.
@@ -25,7 +25,8 @@ pub async fn execute(context: &Context, args: &ServeArgs) -> Outcome<()> {
     if !args.background {
         let paths = context.paths.clone();
         let wish = Wish { listen: args.listen.clone(), token_file: args.token_file.clone() };
-        return server::serve(context, Stay::UntilTold, Some(&wish), move || {
+        let duties = Duties { api: Some(&wish), bridge: None };
+        return server::serve(context, Stay::UntilTold, duties, move || {
             output::say(&format!("host of {} is up (process {})", paths.data, std::process::id()));
             Ok(())
         })

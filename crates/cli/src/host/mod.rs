@@ -15,6 +15,8 @@ mod submit;
 mod tokens;
 
 #[cfg(target_os = "linux")]
+pub mod bridge;
+#[cfg(target_os = "linux")]
 mod follow;
 #[cfg(target_os = "linux")]
 pub mod http;

@@ -317,6 +317,12 @@ impl Operations {
         &self.profile
     }
 
+    /// It executes this as well.
+    #[cfg(target_os = "linux")]
+    pub fn offer(&mut self, executor: ExecutorType) {
+        self.profile.executors.push(executor);
+    }
+
     /// Where runs are executed that are bound to no place: here, unless there are other runners.
     pub fn place(&self) -> Place {
         match self.context.config.host.fleet() {

@@ -4,16 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use session_core::affinity::Place;
+use session_core::names::ExecutorType;
 use session_core::run::Epoch;
 use session_runner::process::KeeperProgram;
 use session_runner::scope::Machine;
 use session_runner::workspace::log::LogRotation;
-use session_runner::{Door, Progress, Runner, RunnerOptions};
+use session_runner::{Door, Progress, Recovery, Runner, RunnerOptions};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tokio_util::sync::CancellationToken;
 
+use super::bridge::{self, Bridge};
 use super::follow::{self, Sources};
 use super::http::{Api, Wish};
 use super::lines::Lines;
@@ -46,11 +48,20 @@ pub enum Stay {
     WhileNeeded,
 }
 
-/// Is the host, with the HTTP API where that is wished for: calls `up` when it listens, returns when it has left.
+/// What a host does beside executing runs.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Duties<'w> {
+    /// It serves the HTTP API.
+    pub api: Option<&'w Wish>,
+    /// It is a bridge.
+    pub bridge: Option<&'w bridge::Wish>,
+}
+
+/// Is the host: calls `up` when it listens, returns when it has left.
 pub async fn serve(
     context: &Context,
     stay: Stay,
-    wish: Option<&Wish>,
+    duties: Duties<'_>,
     up: impl FnOnce() -> Outcome<()>,
 ) -> Outcome<()> {
     context.paths.make_data()?;
@@ -65,35 +76,30 @@ pub async fn serve(
             format!("the data directory {} has a host: process {}", context.paths.data, connection.process());
         return Err(Failure::new(Kind::Conflict, message));
     }
-    let purpose = match stay {
-        Stay::UntilTold => "roomette serve",
-        Stay::WhileNeeded => "host in the background",
+    let purpose = match (stay, duties.bridge) {
+        (Stay::UntilTold, Some(_)) => "roomette bridge",
+        (Stay::UntilTold, None) => "roomette serve",
+        (Stay::WhileNeeded, _) => "host in the background",
     };
     let lock = HostLock::acquire(&context.paths, purpose, context.env.now(), PATIENCE).await?;
-    let mut operations = Operations::open(context).await?;
-    let instance = operations.register().await?;
-    let recovery = operations.recover().await?;
+    let Opened { mut operations, instance, recovery, listener, api, bridge } = open(context, duties).await?;
+    up()?;
+    api.iter().for_each(Api::announce);
+    drop(turn);
     let greeting = Greeting {
         roomette: env!("CARGO_PKG_VERSION").into(),
         pid: std::process::id(),
         store: context.store_url()?.to_string(),
         fleet: operations.place() == Place::Anywhere,
     };
-    let path = context.paths.socket();
-    let listener = socket::listen(&path)
-        .map_err(|error| Failure::caused(Kind::Error, format!("the host cannot listen at {path}"), &error))?;
-    let api = match wish {
-        Some(wish) => Api::open(&operations, wish).await?,
-        None => None,
-    };
-    up()?;
-    api.iter().for_each(Api::announce);
-    drop(turn);
     let stop = CancellationToken::new();
     let (coordinator, profile) = (operations.coordinator().clone(), operations.profile().clone());
     let door = Arc::clone(operations.resumer()) as Arc<dyn Door>;
     let options = options(context, api.as_ref().and_then(Api::url));
-    let runner = Runner::new(Arc::new(coordinator), operations.layout(), profile, options, door);
+    let mut runner = Runner::new(Arc::new(coordinator), operations.layout(), profile, options, door);
+    if let Some(bridge) = &bridge {
+        runner = runner.handing_out_to(bridge.pipes());
+    }
     let progress = runner.progress();
     operations.attach(runner.direct_orders());
     let mut running = JoinSet::new();
@@ -106,12 +112,21 @@ pub async fn serve(
         serving.spawn(api.serve(Arc::clone(&host.operations), host.stop.child_token()));
     }
     let mut connections = JoinSet::new();
-    let ended = host.run(&listener, &mut running, &mut connections).await;
+    let bridge = bridge.map(|bridge| bridge.start(&host.operations));
+    let ended = match &bridge {
+        Some(bridge) if bridge.is_check() => bridge.check().await,
+        Some(_) | None => host.run(&listener, &mut running, &mut connections).await,
+    };
     // From here on nobody finds this host; who is in the queue is not greeted, and starts another one.
+    let path = context.paths.socket();
     if let Err(error) = std::fs::remove_file(&path) {
         tracing::warn!(%path, %error, "the socket could not be removed");
     }
     drop(listener);
+    // Its processes go before the runner that watches them.
+    if let Some(bridge) = bridge {
+        bridge.close().await;
+    }
     host.stop.cancel();
     for mut tasks in [connections, serving, running, sweepers] {
         while tasks.join_next().await.is_some() {}
@@ -121,6 +136,38 @@ pub async fn serve(
     }
     drop(lock);
     ended
+}
+
+/// What a host has before anything runs.
+struct Opened {
+    operations: Operations,
+    instance: Epoch,
+    recovery: Recovery,
+    listener: UnixListener,
+    api: Option<Api>,
+    bridge: Option<Bridge>,
+}
+
+/// Opens the store, deals with what the last host left, and listens.
+async fn open(context: &Context, duties: Duties<'_>) -> Outcome<Opened> {
+    let mut operations = Operations::open(context).await?;
+    if duties.bridge.is_some() {
+        operations.offer(ExecutorType::mcp());
+    }
+    let instance = operations.register().await?;
+    let recovery = operations.recover().await?;
+    let path = context.paths.socket();
+    let listener = socket::listen(&path)
+        .map_err(|error| Failure::caused(Kind::Error, format!("the host cannot listen at {path}"), &error))?;
+    let api = match duties.api {
+        Some(wish) => Api::open(&operations, wish).await?,
+        None => None,
+    };
+    let bridge = match duties.bridge {
+        Some(wish) => Some(Bridge::open(&operations, wish).await?),
+        None => None,
+    };
+    Ok(Opened { operations, instance, recovery, listener, api, bridge })
 }
 
 /// What holds for this process as long as it is the host.

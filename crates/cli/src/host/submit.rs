@@ -281,6 +281,10 @@ fn again(
         last.unwrap_or_else(|| RunSpec { env: given.base, ..RunSpec::default() });
     // What another executor was given means nothing to this one.
     let argv = if argv.is_empty() && !other { last_argv } else { argv };
+    if executor.is_mcp() {
+        return Err(Failure::usage("an MCP server is started by its bridge, when a client of it asks for something")
+            .hint("`roomette bridge` goes on with its sessions"));
+    }
     if executor.is_command() && turn.is_some() {
         return Err(Failure::usage("the session runs commands, which are asked for nothing")
             .hint("name an agent with --agent, and --from-history where another one worked before"));
@@ -322,7 +326,7 @@ fn asked(wire: TurnWire, last: Option<Turn>) -> Outcome<Turn> {
 }
 
 /// `over` on top of `base`: a name that both have keeps its place and takes the later value.
-fn overlay(mut base: Vec<(String, String)>, over: Vec<(String, String)>) -> Vec<(String, String)> {
+pub(super) fn overlay(mut base: Vec<(String, String)>, over: Vec<(String, String)>) -> Vec<(String, String)> {
     for (name, value) in over {
         match base.iter_mut().find(|(found, _)| *found == name) {
             Some((_, old)) => *old = value,

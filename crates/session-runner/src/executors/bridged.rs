@@ -38,7 +38,7 @@ impl Execution {
         };
         let stop = CancellationToken::new();
         let wire = Wire { ends, stop: stop.clone() };
-        if let Err(Unwanted) = wires.take(self.run.id, wire).await {
+        if let Err(Unwanted) = wires.take(self.session.id, self.run.id, wire).await {
             end_now(supervised).await;
             return Came::ToEnd(recovery::stopped(None), None);
         }
@@ -55,7 +55,7 @@ impl Execution {
         if self.run.affinity.executor.is_mcp()
             && let Some(wires) = &self.wires
         {
-            wires.over(self.run.id, ending).await;
+            wires.over(self.session.id, self.run.id, ending).await;
         }
     }
 }

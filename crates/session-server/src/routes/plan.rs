@@ -143,6 +143,9 @@ fn again(
     executor: &ExecutorType,
     request: &CreateRun,
 ) -> Result<RunSpec, Refusal> {
+    if executor.is_mcp() {
+        return Err(Refusal::invalid("executor", "an MCP server is started by its bridge alone"));
+    }
     let other = last.as_ref().is_some_and(|last| last.affinity.executor != *executor);
     let last = last.map(|run| run.spec).unwrap_or_default();
     let argv = if request.argv.is_empty() && !other { last.argv } else { request.argv.clone() };

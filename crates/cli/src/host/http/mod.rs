@@ -2,7 +2,7 @@
 
 mod address;
 mod port;
-mod token_file;
+pub(super) mod token_file;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -55,7 +55,7 @@ impl Api {
         }
         let at: ListenAt = text.parse()?;
         if let Some(file) = &wish.token_file {
-            token_file::admit(operations, file).await?;
+            token_file::admit(operations, file, "serve --token-file").await?;
         }
         Ok(Some(match at {
             ListenAt::Tcp(address) => Self::tcp(operations, address).await?,

@@ -11,13 +11,11 @@ use session_runner::private;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::host::operations::Operations;
 
-/// What the token is called in lists.
-const NAME: &str = "serve --token-file";
 /// No token is longer.
 const BYTES_MAX: u64 = 1_024;
 
-/// Lets in whoever shows the token that stands in the file. A file that is not there is made, with a fresh one.
-pub(super) async fn admit(operations: &Operations, path: &Utf8Path) -> Outcome<()> {
+/// Lets in whoever shows the token that stands in the file; in lists it bears this name. A file that is not there is made, with a fresh one.
+pub(in crate::host) async fn admit(operations: &Operations, path: &Utf8Path, name: &str) -> Outcome<()> {
     let failed = |what: &str, error: &io::Error| {
         Failure::caused(Kind::Error, format!("the token file {path} cannot be {what}"), error)
     };
@@ -31,7 +29,7 @@ pub(super) async fn admit(operations: &Operations, path: &Utf8Path) -> Outcome<(
         write(path, &secret).map_err(|error| failed("made", &error))?;
         secret
     };
-    let token = operations.admit(&secret, NAME).await?;
+    let token = operations.admit(&secret, name).await?;
     if token.is_valid(operations.context().env.now()) {
         return Ok(());
     }
