@@ -133,7 +133,7 @@ impl Operations {
 
     async fn suspend_one(&self, session: SessionId) -> Outcome<()> {
         let mut changes = self.manager().subscribe();
-        let until = Instant::now() + SETTLE_BOUND;
+        let (mut until, mut asked) = (Instant::now() + SETTLE_BOUND, false);
         loop {
             changes.mark_unchanged();
             match self.manager().suspend(session).await {
@@ -142,8 +142,14 @@ impl Operations {
                 Err(error @ StateError::InUse(_)) => {
                     // A run whose end is recorded lets go of its session in a moment.
                     let last = self.store().runs(session, 1).await?.pop();
-                    let runs = last.is_some_and(|run| !run.state.phase().is_ended());
-                    if runs || timeout_at(until, changes.changed()).await.is_err() {
+                    let last = last.filter(|run| !run.state.phase().is_ended());
+                    let is_mcp = last.as_ref().is_some_and(|run| run.affinity.executor.is_mcp());
+                    // The server of a bridge is started again when its client comes back.
+                    if is_mcp && !std::mem::replace(&mut asked, true) {
+                        until += self.config().run.grace.unsigned_abs();
+                        self.coordinator().stop(&[session], StopMode::Graceful).await?;
+                    }
+                    if (last.is_some() && !is_mcp) || timeout_at(until, changes.changed()).await.is_err() {
                         return Err(state_failure(&error));
                     }
                 }

@@ -115,6 +115,16 @@ pub fn directories(flag: &str, named: &[Utf8PathBuf]) -> Outcome<Vec<Utf8PathBuf
     named.iter().map(one).collect()
 }
 
+/// What the operator lets every session read, which may be a file, as it really is.
+pub fn readable(flag: &str, named: &[Utf8PathBuf]) -> Outcome<Vec<Utf8PathBuf>> {
+    let one = |path: &Utf8PathBuf| {
+        let failed =
+            |error: &io::Error| Failure::caused(Kind::Usage, format!("{flag} {path} is out of reach"), error);
+        path.canonicalize_utf8().map_err(|error| failed(&error))
+    };
+    named.iter().map(one).collect()
+}
+
 /// Where a directory really is.
 fn real(path: &Utf8Path) -> Result<Utf8PathBuf, (&'static str, String)> {
     let found = path.canonicalize_utf8().and_then(|real| Ok((fs::metadata(&real)?.is_dir(), real)));
