@@ -10,8 +10,8 @@ use session_core::affinity::Place;
 use session_core::ports::RunStore as _;
 use session_core::{Env, WorkspaceKind};
 use session_runner::process::{
-    CgroupPreference, Exit, KeeperProgram, KeeperSpec, OnHostLoss, RunReport, Setting, Supervised, TreeLimits,
-    Wiring,
+    CgroupPreference, Exit, KeeperProgram, KeeperSpec, OnHostLoss, RunReport, Setting, Supervised,
+    TreeLimits, Wiring,
 };
 use session_runner::workspace::log::LogRotation;
 use session_runner::workspace::{Git, HostEnvironment, Layout, WorkspaceRequest, prepare};

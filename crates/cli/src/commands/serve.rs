@@ -17,7 +17,8 @@ async fn background(context: &Context) -> Outcome<()> {
     let config = serde_json::from_str(&text)
         .map_err(|error| Failure::caused(Kind::Error, "the settings that arrived are not valid", &error))?;
     let context = Context { config, ..context.clone() };
-    server::serve(&context, Stay::WhileNeeded, Duties::default(), || output::json(&Readiness::Up)).await
+    Box::pin(server::serve(&context, Stay::WhileNeeded, Duties::default(), || output::json(&Readiness::Up)))
+        .await
 }
 
 /// Serves until told to end; in the background, until there is nothing left to do.
@@ -26,11 +27,11 @@ pub async fn execute(context: &Context, args: &ServeArgs) -> Outcome<()> {
         let paths = context.paths.clone();
         let wish = Wish { listen: args.listen.clone(), token_file: args.token_file.clone() };
         let duties = Duties { api: Some(&wish), bridge: None };
-        return server::serve(context, Stay::UntilTold, duties, move || {
+        let up = move || {
             output::say(&format!("host of {} is up (process {})", paths.data, std::process::id()));
             Ok(())
-        })
-        .await;
+        };
+        return Box::pin(server::serve(context, Stay::UntilTold, duties, up)).await;
     }
     // A terminal that goes away, or Ctrl-C in it, is no business of a host in the background.
     if let Err(error) = system::leave_session() {

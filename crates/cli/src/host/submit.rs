@@ -282,8 +282,10 @@ fn again(
     // What another executor was given means nothing to this one.
     let argv = if argv.is_empty() && !other { last_argv } else { argv };
     if executor.is_mcp() {
-        return Err(Failure::usage("an MCP server is started by its bridge, when a client of it asks for something")
-            .hint("`roomette bridge` goes on with its sessions"));
+        return Err(Failure::usage(
+            "an MCP server is started by its bridge, when a client of it asks for something",
+        )
+        .hint("`roomette bridge` goes on with its sessions"));
     }
     if executor.is_command() && turn.is_some() {
         return Err(Failure::usage("the session runs commands, which are asked for nothing")

@@ -16,7 +16,9 @@ use super::execution::{Execution, milliseconds, sentence};
 use crate::agents::Launch;
 use crate::confinement::Launcher;
 use crate::egress::{Denied, Egress};
-use crate::process::{Applied, CgroupPreference, Confinement, KeeperSpec, Setting, TreeLimits, Wiring, protocol};
+use crate::process::{
+    Applied, CgroupPreference, Confinement, KeeperSpec, Setting, TreeLimits, Wiring, protocol,
+};
 use crate::scope::{Grounds, Settlement, network, policy, wanted, watched};
 use crate::workspace::environment::ApiAccess;
 use crate::workspace::{HostEnvironment, Noted, RunPlace, SessionDir, Workspace, child_environment};

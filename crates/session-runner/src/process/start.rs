@@ -9,11 +9,11 @@ use sandbox::{Confined, Level, Lifeline, Report};
 use session_core::env::{Clock as _, SystemClock};
 
 use super::cgroup::{Entered, RunCgroup};
+use super::handing::Handing;
 use super::identity::ProcessIdentity;
 use super::protocol::{CgroupPreference, KeeperRecord, KeeperSpec, SpawnFailure, SpawnFailureKind, Wiring};
 use super::pump::{Pump, RunLog};
 use super::scope::{Applied, Held, Setting, TreeLimits};
-use super::handing::Handing;
 use super::wire::Wire;
 use super::{confined, record, spawn};
 use crate::workspace::log::Stream;

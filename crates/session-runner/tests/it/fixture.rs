@@ -11,8 +11,7 @@ use sandbox::{Level, Network, Policy};
 use session_core::{Env, RunId, SessionId};
 use session_runner::process::{
     CgroupPreference, Confinement, KeeperProgram, KeeperSpec, OnHostLoss, ProcessIdentity, RunEnd, RunReport,
-    Setting, Supervised, TreeLimits,
-    Wiring,
+    Setting, Supervised, TreeLimits, Wiring,
 };
 use session_runner::workspace::log::{LogReader, LogRecord, LogRotation, Start, Stream};
 use tempfile::TempDir;

@@ -1,7 +1,7 @@
 //! A program that holds a conversation with its host: over the wire, and into the log.
 
 use sandbox::Level;
-use session_runner::process::{EndCause, Exit, KeeperSpec, Supervised, Wiring};
+use session_runner::process::{EndCause, Ends, Exit, KeeperSpec, Supervised, Wiring};
 use session_runner::workspace::log::Stream;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
@@ -108,4 +108,45 @@ pub(crate) fn a_program_that_reads_nothing_does_not_hold_its_host_up_for_ever() 
         assert!(run.control().kill().unwrap());
         assert_eq!(end(&mut run).await.cause, EndCause::Killed);
     });
+}
+
+pub(crate) fn pipes_that_are_handed_out_are_seen_by_nobody_on_the_way() {
+    let script = "read -r line; echo \"you said $line\"; echo aside >&2; head -c 50000000; echo over";
+    for index in 0..3 {
+        let place = Place::new();
+        let spec = KeeperSpec { wiring: Wiring::HandedOut, ..everywhere(&place, script)[index].clone() };
+        let (said, end) = block_on(async {
+            let mut run = start(&spec).await;
+            assert!(run.take_wire().is_none());
+            let Ends { mut stdin, mut stdout } = run.take_ends().expect("they are handed out");
+            assert!(run.take_ends().is_none(), "there is one of each");
+            let mut said = Vec::new();
+            let say = async {
+                stdin.write_all(b"hello\n").await.unwrap();
+                stdin.write_all(&vec![b'x'; 50_000_000]).await.unwrap();
+                drop(stdin);
+            };
+            let (heard, ()) = tokio::join!(stdout.read_to_end(&mut said), say);
+            assert!(heard.is_ok());
+            (said, end(&mut run).await)
+        });
+        assert_eq!((end.exit, end.output.stdout_bytes), (Some(Exit::Code(0)), 0));
+        assert!(said.starts_with(b"you said hello\nxxx") && said.ends_with(b"xxxover\n"));
+        assert_eq!(said.len(), "you said hello\nover\n".len() + 50_000_000);
+        assert_eq!(
+            (place.output(Stream::Stdout), place.output(Stream::Stderr)),
+            (vec![], b"aside\n".to_vec())
+        );
+    }
+}
+
+pub(crate) fn a_program_whose_pipes_nobody_keeps_reads_its_end() {
+    let place = Place::new();
+    let spec = KeeperSpec { wiring: Wiring::HandedOut, ..place.script("cat; echo closed >&2") };
+    let end = block_on(async {
+        let mut run = start(&spec).await;
+        drop(run.take_ends());
+        end(&mut run).await
+    });
+    assert_eq!((end.exit, end.cause), (Some(Exit::Code(0)), EndCause::Exited));
 }

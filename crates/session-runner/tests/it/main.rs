@@ -75,6 +75,8 @@ const TESTS: &[harness::Test] = harness::tests![
     keeper_wire::a_host_that_lets_go_of_the_wire_is_taken_for_silent,
     keeper_wire::a_host_that_never_reads_does_not_keep_a_run_that_is_stopped,
     keeper_wire::a_program_that_reads_nothing_does_not_hold_its_host_up_for_ever,
+    keeper_wire::pipes_that_are_handed_out_are_seen_by_nobody_on_the_way,
+    keeper_wire::a_program_whose_pipes_nobody_keeps_reads_its_end,
     keeper_output::a_gigabyte_is_quick_and_bounded_on_disk,
     keeper_output::a_line_of_100_megabytes_is_whole,
     keeper_output::binary_bytes_are_verbatim,

@@ -6,7 +6,9 @@ use mcp_bridge::host::{Child, Host as _, ServerName};
 use serde::Serialize;
 use serde_json::{Value, json};
 use session_core::names::Principal;
-use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader};
+use tokio::io::{
+    AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader,
+};
 use tokio::time::timeout;
 
 use super::port::Port;

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use mcp_bridge::http::access::{Authenticator, Unavailable};
+use session_core::Digest;
 use session_core::names::Principal;
 use session_core::ports::TokenStore as _;
 use session_core::token::{Secret, Subject, Verb};
-use session_core::Digest;
 use tokio::time::Instant;
 
 use crate::host::operations::Operations;

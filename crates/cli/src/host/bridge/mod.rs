@@ -32,7 +32,7 @@ use tokio_util::task::TaskTracker;
 use self::door::Tokens;
 use self::pipes::Pipes;
 use self::port::Port;
-pub use self::scope::{Grounds, directories, readable};
+pub use self::scope::{Grounds, directories};
 pub use self::servers::{Servers, one, read};
 use super::http::token_file;
 use super::operations::Operations;
@@ -92,9 +92,11 @@ impl Bridge {
         match &wish.token_file {
             Some(file) => token_file::admit(operations, file, "bridge").await?,
             None if !address.ip().to_canonical().is_loopback() => {
-                let message = format!("{address} can be reached from other machines: --no-auth is for loopback alone");
-                return Err(Failure::new(Kind::Denied, message)
-                    .hint("leave out --no-auth, or listen at 127.0.0.1"));
+                let message =
+                    format!("{address} can be reached from other machines: --no-auth is for loopback alone");
+                return Err(
+                    Failure::new(Kind::Denied, message).hint("leave out --no-auth, or listen at 127.0.0.1")
+                );
             }
             None => {}
         }

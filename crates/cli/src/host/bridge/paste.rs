@@ -115,7 +115,11 @@ mod tests {
         assert!(text.contains(
             "claude mcp add --transport http git http://127.0.0.1:1/mcp --header \"Authorization: Bearer ${ROOMETTE_BRIDGE_TOKEN}\""
         ));
-        assert!(text.contains("[mcp_servers.\"git\"]\n  url = \"http://127.0.0.1:1/mcp\"\n  bearer_token_env_var"));
+        assert!(
+            text.contains(
+                "[mcp_servers.\"git\"]\n  url = \"http://127.0.0.1:1/mcp\"\n  bearer_token_env_var"
+            )
+        );
         assert!(text.contains("\"type\":\"http\"") && text.contains("mcpServers"));
         assert!(!clients(&places, None).contains("Bearer"));
     }

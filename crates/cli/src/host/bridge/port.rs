@@ -178,9 +178,9 @@ impl Port {
         match ending.kind {
             // Somebody else wanted its room: it comes back when it is needed.
             EndKind::Stopped if !stop.is_cancelled() => Exit::Suspended,
-            EndKind::Completed | EndKind::Failed | EndKind::Stopped | EndKind::Lost => Exit::Ended(
-                ending.exit.map_or_else(|| ending.message.clone(), |exit| exit.to_string()),
-            ),
+            EndKind::Completed | EndKind::Failed | EndKind::Stopped | EndKind::Lost => {
+                Exit::Ended(ending.exit.map_or_else(|| ending.message.clone(), |exit| exit.to_string()))
+            }
         }
     }
 
@@ -188,12 +188,7 @@ impl Port {
         let Started { wire, over } = started;
         let (port, stop) = (self.clone(), wire.stop.clone());
         let ended = Box::pin(async move { port.exit(session, &stop, over).await });
-        Child {
-            stdin: Box::new(wire.ends.stdin),
-            stdout: Box::new(wire.ends.stdout),
-            ended,
-            stop: wire.stop,
-        }
+        Child { stdin: Box::new(wire.ends.stdin), stdout: Box::new(wire.ends.stdout), ended, stop: wire.stop }
     }
 
     /// Nothing is left of a session that was only asked something, but that it was.
@@ -289,9 +284,8 @@ impl Host for Port {
         let scope = recalled.map_or_else(|| record.scope.clone(), |recalled| recalled.record.scope);
         let given = self.given(&record.principal, server, &scope)?;
         if found.is_none() {
-            let metadata = record::metadata(record).map_err(|error| {
-                other(format!("what the client began with cannot be recorded: {error}"))
-            })?;
+            let metadata = record::metadata(record)
+                .map_err(|error| other(format!("what the client began with cannot be recorded: {error}")))?;
             let new = self.new_session(session, &record.principal, &record.server, &given, metadata);
             self.create(new).await?;
         }

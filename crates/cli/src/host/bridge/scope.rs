@@ -115,16 +115,6 @@ pub fn directories(flag: &str, named: &[Utf8PathBuf]) -> Outcome<Vec<Utf8PathBuf
     named.iter().map(one).collect()
 }
 
-/// What the operator lets every session read, which may be a file, as it really is.
-pub fn readable(flag: &str, named: &[Utf8PathBuf]) -> Outcome<Vec<Utf8PathBuf>> {
-    let one = |path: &Utf8PathBuf| {
-        let failed =
-            |error: &io::Error| Failure::caused(Kind::Usage, format!("{flag} {path} is out of reach"), error);
-        path.canonicalize_utf8().map_err(|error| failed(&error))
-    };
-    named.iter().map(one).collect()
-}
-
 /// Where a directory really is.
 fn real(path: &Utf8Path) -> Result<Utf8PathBuf, (&'static str, String)> {
     let found = path.canonicalize_utf8().and_then(|real| Ok((fs::metadata(&real)?.is_dir(), real)));
@@ -156,8 +146,8 @@ fn refused(error: &ScopeError) -> HostError {
             scope("root_holds_data", format!("{path}: it overlaps what no session may see"))
         }
         ScopeError::TooMany { .. } => scope("roots_too_many", error.to_string()),
-        ScopeError::TooLittle { .. } | ScopeError::NetworkWantsFull { .. } | ScopeError::Unenforced { .. } => {
-            HostError::Sandbox(error.to_string())
-        }
+        ScopeError::TooLittle { .. }
+        | ScopeError::NetworkWantsFull { .. }
+        | ScopeError::Unenforced { .. } => HostError::Sandbox(error.to_string()),
     }
 }

@@ -88,8 +88,7 @@ fn parse(text: &str, is_toml: bool, env: &[(String, String)]) -> Outcome<Servers
         serde_json::from_str(text).map_err(|error| error.to_string())
     };
     let file = file.map_err(|error| {
-        Failure::usage(error)
-            .hint("it holds `mcpServers`, and each server its `command`, `args` and `env`")
+        Failure::usage(error).hint("it holds `mcpServers`, and each server its `command`, `args` and `env`")
     })?;
     let mut servers = Servers::new();
     for (name, entry) in file.servers.into_iter().filter(|(_, entry)| !entry.disabled) {
