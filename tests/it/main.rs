@@ -6,6 +6,8 @@
 mod agents;
 mod architecture;
 #[cfg(test)]
+mod bridge;
+#[cfg(test)]
 mod crash;
 #[cfg(test)]
 mod family;

@@ -258,7 +258,7 @@ fn answer(stream: impl Read) -> Reply {
     read_answer(stream).unwrap_or_else(|error| panic!("no answer: {error}"))
 }
 
-fn read_answer(stream: impl Read) -> io::Result<Reply> {
+pub(crate) fn read_answer(stream: impl Read) -> io::Result<Reply> {
     let mut lines = BufReader::new(stream);
     let first = read_line(&mut lines)?;
     let status = first.split(' ').nth(1).and_then(|status| status.parse().ok());
@@ -387,9 +387,9 @@ impl Follower {
 
 /// A body in chunks.
 #[derive(Debug)]
-struct Chunks<R> {
-    source: R,
-    left: usize,
+pub(crate) struct Chunks<R> {
+    pub(crate) source: R,
+    pub(crate) left: usize,
 }
 
 impl<R: io::BufRead> Read for Chunks<R> {

@@ -11,6 +11,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bridge;
 pub mod compiled;
 pub mod fleet;
 pub mod home;
