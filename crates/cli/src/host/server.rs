@@ -96,10 +96,8 @@ pub async fn serve(
     let (coordinator, profile) = (operations.coordinator().clone(), operations.profile().clone());
     let door = Arc::clone(operations.resumer()) as Arc<dyn Door>;
     let options = options(context, api.as_ref().and_then(Api::url));
-    let mut runner = Runner::new(Arc::new(coordinator), operations.layout(), profile, options, door);
-    if let Some(bridge) = &bridge {
-        runner = runner.handing_out_to(bridge.pipes());
-    }
+    let runner = Runner::new(Arc::new(coordinator), operations.layout(), profile, options, door);
+    let runner = bridge.iter().fold(runner, |runner, bridge| runner.handing_out_to(bridge.pipes()));
     let progress = runner.progress();
     operations.attach(runner.direct_orders());
     let mut running = JoinSet::new();

@@ -19,7 +19,7 @@ use crate::config::Net;
 use crate::environment;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::host::operations::Operations;
-use crate::host::protocol::SandboxWire;
+use crate::host::protocol::{Inherited, SandboxWire};
 use crate::host::scope::Settled;
 
 /// What the operator set for all sessions.
@@ -79,8 +79,10 @@ impl Grounds {
             environment::base(context, &[]).map_err(|failure| other(failure.in_one_line()))?
         } else {
             // What the user whose host this is passes on to tasks is for that user's own.
-            environment::beneath(context)
+            Inherited { own: context.host_environment().pairs().to_vec(), named: Vec::new() }
         };
+        // A server is executed here, where its bridge is.
+        let base = base.given(false);
         let in_place = project.clone().map(|project| (project, InPlace::Yes));
         let settled = operations.settle(None, &wire, in_place, base, &server.env);
         let Settled { sandbox, base_env } = settled.map_err(|error| refused(&error))?;
