@@ -170,6 +170,11 @@ fn what_the_runner_does_not_have_is_told_with_its_name() {
             &["project: ", gone.as_str(), "does not exist"],
         );
     }
+    // What could not be opened is looked at anew.
+    let failed = scene.ran(&project("in-place"));
+    fs::create_dir(&gone).unwrap();
+    completed(&scene.ran(&json!({"type": "resume", "session_id": failed.text("/session_id")})));
+    fs::remove_dir(&gone).unwrap();
     let reading =
         |path: &Utf8PathBuf| json!({"type": "start", "argv": ["true"], "sandbox": {"allow_read": [path]}});
     refused(&scene.ran(&reading(&gone)), "sandbox_unavailable", &["allow_read: ", gone.as_str()]);

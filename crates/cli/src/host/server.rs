@@ -350,7 +350,7 @@ pub fn options(context: &Context, api: Option<String>) -> RunnerOptions {
             stderr: Some(context.paths.host_log()),
         },
         launcher: crate::context::launcher(),
-        renew_every: Duration::from_secs(15),
+        renew_every: Duration::from_secs(15).min(config.host.lease.unsigned_abs() / 4),
         api,
         machine: Machine { environment: context.host_environment(), roots: config.sandbox.roots.clone() },
     }

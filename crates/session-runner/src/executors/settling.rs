@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use super::execution::{Execution, sentence};
 use crate::scope::{InPlace, Machine, ScopeError, Settlement};
-use crate::workspace::{Layout, WorkspaceError, is_made};
+use crate::workspace::{Layout, WorkspaceError, was_made};
 
 /// Why a session has no scope here.
 #[derive(Debug, Error)]
@@ -32,11 +32,9 @@ impl Execution {
         if self.session.sandbox.pending.is_none() {
             return Ok(());
         }
-        let has_run = self.session.workspace.runner == Some(self.profile.id);
         let (layout, session) = (self.layout.clone(), self.session.clone());
         let options = Arc::clone(&self.options);
-        let settled =
-            tokio::task::spawn_blocking(move || settled(&layout, &session, has_run, &options.machine)).await;
+        let settled = tokio::task::spawn_blocking(move || settled(&layout, &session, &options.machine)).await;
         let settled = settled.map_err(|error| {
             Ending::because(EndKind::Failed, ReasonCode::SandboxUnavailable, None, error.to_string())
         })?;
@@ -52,15 +50,10 @@ impl Execution {
 }
 
 /// What holds for the session on this machine. A session that was opened here, whether or not it came to run, has what it got
-/// then: what its names lead to by now is not looked at.
-fn settled(
-    layout: &Layout,
-    session: &ManagedSession,
-    has_run: bool,
-    machine: &Machine,
-) -> Result<Settlement, Unsettled> {
+/// then: what its names lead to by now is not looked at. One that could not be opened is looked at anew.
+fn settled(layout: &Layout, session: &ManagedSession, machine: &Machine) -> Result<Settlement, Unsettled> {
     let directory = layout.session(session.id);
-    if has_run || is_made(&directory)? {
+    if was_made(&directory)? {
         return Settlement::read(&directory).map_err(Unsettled::Lost);
     }
     let workspace = &session.workspace;

@@ -35,7 +35,7 @@ pub use git::Git;
 pub use layout::{Layout, SessionDir};
 #[cfg(target_os = "linux")]
 pub use metadata::SessionMetadata;
-pub use prepare::{Workspace, WorkspaceRequest, check_repository, is_made, prepare};
+pub use prepare::{Workspace, WorkspaceRequest, check_repository, prepare, was_made};
 pub use remove::{Removal, Removed, finish_removals, remove};
 #[cfg(target_os = "linux")]
 pub(crate) use worktree::Noted;

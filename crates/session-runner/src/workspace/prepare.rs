@@ -108,9 +108,10 @@ pub fn prepare(layout: &Layout, git: &Git, request: &WorkspaceRequest) -> Result
     Ok(Workspace { dir, kind: request.kind, cwd, project, branch, found })
 }
 
-/// Whether a workspace was made here: half of one is none, nobody has worked in it.
-pub fn is_made(dir: &SessionDir) -> Result<bool, WorkspaceError> {
-    Ok(exists(dir.root())? && !exists(&dir.making())?)
+/// Whether a workspace was made here once, also if it is gone by now: what outlives it is there. Half of one is none, nobody
+/// has worked in it.
+pub fn was_made(dir: &SessionDir) -> Result<bool, WorkspaceError> {
+    Ok((exists(dir.root())? || exists(dir.output_dir())?) && !exists(&dir.making())?)
 }
 
 /// The project that the kind needs, with symlinks resolved.
