@@ -21,6 +21,8 @@ pub enum Topic {
     Session(SessionId),
     /// A parent can be told of the end of a child's run, or a session is over that may have left children.
     Family,
+    /// A token was revoked: what anybody remembers of tokens may be wrong.
+    Tokens,
 }
 
 /// Passes wake-ups on within one process.
@@ -92,6 +94,12 @@ impl Listener {
         poll_fn(|context| self.poll_woken(context)).await;
     }
 
+    /// Whether something changed since the last look or wait, or since the listener was made.
+    pub fn changed(&mut self) -> bool {
+        let changes = self.hub.lock().get(&self.topic).map(|channel| channel.changes);
+        changes.is_some_and(|changes| std::mem::replace(&mut self.seen, changes) != changes)
+    }
+
     fn poll_woken(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let mut topics = self.hub.lock();
         let Some(channel) = topics.get_mut(&self.topic) else { return Poll::Pending };
@@ -140,6 +148,10 @@ mod tests {
         assert!(poll(&mut listener).is_pending());
         hub.wake_all();
         assert!(poll(&mut listener).is_ready());
+        hub.wake(Topic::Queue);
+        assert!(listener.changed());
+        assert!(!listener.changed());
+        assert!(poll(&mut listener).is_pending());
     }
 
     #[test]

@@ -8,6 +8,7 @@ use axum::http::header;
 use axum::http::request::Parts;
 use session_api::Code;
 use session_core::digest::Digest;
+use session_core::error::StoreResult;
 use session_core::ids::{RunnerId, TokenId};
 use session_core::names::Principal;
 use session_core::run::Epoch;
@@ -72,7 +73,7 @@ fn refused(why: &str) -> Refusal {
 async fn opaque(text: &str, state: &State) -> Result<Caller, Refusal> {
     let secret: Secret = text.parse().map_err(|_| refused("this is no token of this service"))?;
     let digest = secret.digest();
-    let found = state.coordinator().store().token(digest).await?;
+    let found = token_record(state, digest).await?;
     let now = state.coordinator().env().now();
     // One sentence for all: whether a token ever counted is nobody's business.
     let record = found
@@ -84,6 +85,12 @@ async fn opaque(text: &str, state: &State) -> Result<Caller, Refusal> {
     };
     let (principal, verbs) = (record.principal, record.verbs);
     Ok(Caller::Principal(Person { principal, verbs, runner, token: Some((record.id, digest)) }))
+}
+
+/// The token with this digest, as it was a moment ago at the most.
+async fn token_record(state: &State, digest: Digest) -> StoreResult<Option<TokenRecord>> {
+    let at = state.coordinator().env().elapsed();
+    state.remembered().token(digest, at, state.coordinator().store().token(digest)).await
 }
 
 async fn run_token(text: &str, state: &State) -> Result<Caller, Refusal> {
@@ -141,7 +148,7 @@ impl Caller {
         match self {
             Self::Principal(Person { token: None, .. }) => true,
             Self::Principal(Person { token: Some((_, digest)), .. }) => {
-                let found = state.coordinator().store().token(*digest).await;
+                let found = token_record(state, *digest).await;
                 found.is_ok_and(|found| found.is_some_and(|token| token.is_valid(now)))
             }
             Self::Run(Executing { token }) => {

@@ -10,6 +10,7 @@ use session_core::budget::Budget;
 use session_core::error::StoreResult;
 use session_core::names::Principal;
 use session_core::sandbox::{Pending, SandboxLevel};
+use session_core::wake::Topic;
 use session_core::{SandboxSpec, SessionId, StoreError, WorkspaceKind};
 use session_manager::Coordinator;
 use tokio::sync::Semaphore;
@@ -17,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::metrics::Metrics;
 use crate::pages::Pages;
+use crate::remembered::Remembered;
 
 /// Bounds, one for each thing that could grow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -187,6 +189,7 @@ struct Inner {
     readers: Arc<Semaphore>,
     reading: Semaphore,
     pages: Pages,
+    remembered: Remembered,
 }
 
 /// So many pages of logs are read at once: before it is read nobody knows how large the events of one are.
@@ -209,6 +212,7 @@ impl State {
         drain: CancellationToken,
     ) -> Self {
         let (requests, readers) = (limits.requests, limits.readers);
+        let remembered = Remembered::new(coordinator.listen(Topic::Tokens));
         Self {
             inner: Arc::new(Inner {
                 coordinator,
@@ -221,6 +225,7 @@ impl State {
                 readers: Arc::new(Semaphore::new(readers)),
                 reading: Semaphore::new(PAGES_AT_ONCE),
                 pages: Pages::default(),
+                remembered,
             }),
         }
     }
@@ -260,6 +265,11 @@ impl State {
 
     pub(crate) fn pages(&self) -> &Pages {
         &self.inner.pages
+    }
+
+    /// Tokens and owners that were looked up lately.
+    pub(crate) fn remembered(&self) -> &Remembered {
+        &self.inner.remembered
     }
 
     pub(crate) fn readers(&self) -> &Arc<Semaphore> {

@@ -279,6 +279,7 @@ fn name(topic: &Topic) -> String {
         Topic::Runner(id) => id.to_string(),
         Topic::Session(id) => id.to_string(),
         Topic::Family => "family".into(),
+        Topic::Tokens => "tokens".into(),
     }
 }
 
@@ -286,6 +287,7 @@ fn topic(name: &str) -> Option<Topic> {
     match name.split_once('_') {
         None if name == "queue" => Some(Topic::Queue),
         None if name == "family" => Some(Topic::Family),
+        None if name == "tokens" => Some(Topic::Tokens),
         Some(("rnr", _)) => name.parse().ok().map(Topic::Runner),
         Some(("ses", _)) => name.parse().ok().map(Topic::Session),
         Some(_) | None => None,

@@ -9,6 +9,7 @@ use session_core::ids::TokenId;
 use session_core::names::Principal;
 use session_core::ports::TOKENS_PAGE_MAX;
 use session_core::token::{NewToken, SigningKey, Subject, TokenRecord, weaken};
+use session_core::wake::Topic;
 use session_core::{Conflict, StoreError, StoreResult};
 
 use crate::conn::{Arg, Args, Conn, Sql};
@@ -135,6 +136,7 @@ pub(crate) async fn revoke(tx: &mut Tx<'_>, id: TokenId, now: Timestamp) -> Stor
             let children = tx.write_rows::<TextRow>(&REVOKE_CHILDREN, values).await?;
             revoked = children.into_iter().map(|row| row.text).collect();
         }
+        tx.wake(Topic::Tokens);
     }
     let token = tx.conn.row::<TokenRow>(&BY_ID, args![id]).await?;
     token.ok_or(StoreError::UnknownToken(id))?.value()

@@ -175,10 +175,11 @@ impl Writer {
     async fn commit(&mut self, mut group: Group) {
         match self.together(&mut group).await {
             Together::Committed(answers, wakes) => {
-                group.answer(Ok(answers));
+                // Whoever has an answer finds that what it changed is known here.
                 for topic in wakes {
                     self.hub.wake(topic);
                 }
+                group.answer(Ok(answers));
                 self.bound_log().await;
             }
             Together::RolledBack => group.answer(Ok(Vec::new())),

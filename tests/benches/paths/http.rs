@@ -271,7 +271,7 @@ async fn claim(bench: &mut Bench) -> Outcome {
 async fn registered(server: &Server, wire: &Mutex<Wire>, runner: &RunnerProfile) -> Outcome<(String, u64)> {
     let body =
         json!({"id": runner.id.to_string(), "hostname": "box", "executors": ["command"], "version": "0.1.0"});
-    let answer = wire.lock().await.post("/v1/runners", &body.to_string(), 200).await.map(<[u8]>::to_vec)?;
+    let answer = wire.lock().await.post("/v1/runners", &body.to_string(), 201).await.map(<[u8]>::to_vec)?;
     let answer: Value = serde_json::from_slice(&answer)?;
     let instance = answer["runner"]["instance"].as_u64().ok_or("no instance")?;
     let secret = answer["secret"].as_str().ok_or("no token")?;

@@ -53,10 +53,11 @@ async fn author(
         if epoch.is_some() {
             return Err(Refusal::invalid("epoch", "goes with `run_id`"));
         }
-        let found = state.coordinator().store().session(id).await?;
-        let session = found.filter(|session| person.owns(&session.principal));
-        let session = session.ok_or_else(|| Refusal::unknown("session", id))?;
-        return Ok((Author::Session(session.id), None));
+        let owner = state.remembered().owner(id, state.coordinator().store().session(id)).await?;
+        if !owner.is_some_and(|owner| person.owns(&owner)) {
+            return Err(Refusal::unknown("session", id));
+        }
+        return Ok((Author::Session(id), None));
     }
     let run = of_claim(caller, id, named)?;
     let (fence, run) = caller.claim(state, run, epoch).await?;

@@ -296,6 +296,7 @@ macro_rules! conformance_cases {
             a_runner_wakes_for_a_stop_order
             a_session_wakes_for_every_entry_of_its_log
             a_session_wakes_for_what_others_do_to_it
+            whoever_remembers_tokens_wakes_for_a_revocation
         }
         $crate::conformance_group! { $use $($make)? => budgets:
             a_reservation_is_set_aside

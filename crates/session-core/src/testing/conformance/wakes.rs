@@ -148,3 +148,11 @@ pub async fn a_session_wakes_for_what_others_do_to_it(f: &Fixture) {
         in_time("its identity expired", listener.woken()).await;
     }
 }
+
+/// A revocation is known to whoever remembers tokens in this process before its caller hears of it.
+pub async fn whoever_remembers_tokens_wakes_for_a_revocation(f: &Fixture) {
+    let token = f.store.issue(f.new_token(), f.now()).await.unwrap();
+    let mut listener = f.store.listen(Topic::Tokens);
+    f.store.revoke(token.id, f.now()).await.unwrap();
+    assert!(listener.changed());
+}

@@ -31,6 +31,7 @@ enum Wake {
     Runner(RunnerId),
     Session(SessionId),
     Family,
+    Tokens,
 }
 
 impl Draft {
@@ -46,6 +47,7 @@ impl Draft {
             Wake::Runner(id) => Topic::Runner(id),
             Wake::Session(id) => Topic::Session(id),
             Wake::Family => Topic::Family,
+            Wake::Tokens => Topic::Tokens,
         };
         self.wakes.into_iter().map(topic).collect()
     }
@@ -56,6 +58,10 @@ impl Draft {
 
     pub(super) fn wake_queue(&mut self) {
         self.wakes.insert(Wake::Queue);
+    }
+
+    pub(super) fn wake_tokens(&mut self) {
+        self.wakes.insert(Wake::Tokens);
     }
 
     pub(super) fn wake_family(&mut self) {

@@ -62,6 +62,7 @@ impl TokenStore for MemoryStore {
                 let children = draft.data.tokens.values().filter(|token| token.parent == Some(id));
                 revoked.extend(children.map(|token| token.id));
             }
+            draft.wake_tokens();
             Ok(draft.token(id)?.clone())
         })
     }
