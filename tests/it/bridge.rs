@@ -2,6 +2,7 @@
 
 mod asked;
 mod endings;
+mod escapes;
 
 use std::fs;
 

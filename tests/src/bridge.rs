@@ -63,15 +63,21 @@ impl Bridge {
     }
 
     /// The same at this address.
+    #[must_use]
+    pub fn at(home: &Home, address: &str, more: &[&str]) -> Self {
+        let server = server(home);
+        let first = ["--listen", address, "--allow-read", directory(&server)];
+        Self::serving(home, &[&first, more, &["--", "python3", server.as_str()]].concat())
+    }
+
+    /// A bridge with these arguments, which name its server.
     ///
     /// # Panics
     ///
     /// When it does not come up.
     #[must_use]
-    pub fn at(home: &Home, address: &str, more: &[&str]) -> Self {
-        let server = server(home);
-        let first = ["--json", "bridge", "--listen", address, "--allow-read", directory(&server)];
-        let mut command = home.command(&[&first, more, &["--", "python3", server.as_str()]].concat());
+    pub fn serving(home: &Home, arguments: &[&str]) -> Self {
+        let mut command = home.command(&[&["--json", "bridge"], arguments].concat());
         let mut child =
             command.stdout(Stdio::piped()).spawn().unwrap_or_else(|error| panic!("bridge: {error}"));
         let stdout = child.stdout.take().unwrap_or_else(|| panic!("no pipe"));
@@ -146,12 +152,22 @@ impl Client {
     /// When there is no answer.
     #[must_use]
     pub fn ask(&self, method: &str, body: &str) -> Reply {
+        read_answer(self.begins_to_ask(method, body)).unwrap_or_else(|error| panic!("no answer: {error}"))
+    }
+
+    /// The same without waiting for an answer: the connection on which it comes.
+    ///
+    /// # Panics
+    ///
+    /// When nobody takes it.
+    #[must_use]
+    pub fn begins_to_ask(&self, method: &str, body: &str) -> TcpStream {
         let mut stream = self.connect();
         let head = self.head(method, body.len(), "application/json, text/event-stream");
         stream
             .write_all(&[head.as_bytes(), body.as_bytes()].concat())
             .unwrap_or_else(|error| panic!("{error}"));
-        read_answer(stream).unwrap_or_else(|error| panic!("no answer: {error}"))
+        stream
     }
 
     /// Begins: says which directories it opens if it is asked; without them it cannot say.
@@ -200,13 +216,22 @@ impl Client {
     #[must_use]
     pub fn send(&mut self, method: &str, params: &Value) -> Reply {
         self.asked += 1;
-        let request = json!({"jsonrpc": "2.0", "id": self.asked, "method": method, "params": params});
+        let reply = self.send_as(self.asked, method, params);
+        assert!(!reply.body.is_string(), "no answer in {:?}", reply.body);
+        reply
+    }
+
+    /// The same under this id, beside others; where the stream ends without an answer it is all that came.
+    #[must_use]
+    pub fn send_as(&self, id: u64, method: &str, params: &Value) -> Reply {
+        let request = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
         let mut reply = self.ask("POST", &request.to_string());
         if let Value::String(events) = &reply.body {
             let messages = events.lines().filter_map(|line| line.strip_prefix("data: "));
-            let messages = messages.filter_map(|text| serde_json::from_str::<Value>(text).ok());
-            let answer = messages.into_iter().find(|message| message["id"] == json!(self.asked));
-            reply.body = answer.unwrap_or_else(|| panic!("no answer in {events:?}"));
+            let mut messages = messages.filter_map(|text| serde_json::from_str::<Value>(text).ok());
+            if let Some(answer) = messages.find(|message| message["id"] == json!(id)) {
+                reply.body = answer;
+            }
         }
         reply
     }

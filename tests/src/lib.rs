@@ -20,6 +20,7 @@ pub mod model;
 pub mod pg;
 pub mod program;
 pub mod script;
+pub mod trials;
 
 use std::sync::LazyLock;
 
