@@ -31,21 +31,26 @@ fn a_crash_is_an_error_for_who_asked_and_the_next_call_goes_on() {
 }
 
 #[test]
-fn a_bridge_that_is_killed_goes_on_with_its_sessions_under_their_ids() {
+fn a_bridge_that_is_killed_goes_on_with_its_twenty_sessions_under_their_ids() {
+    const SESSIONS: usize = 20;
     let home = Home::new();
-    let (mine, theirs) = (project(&home, "mine"), project(&home, "theirs"));
+    let projects: Vec<_> = (0..SESSIONS).map(|number| project(&home, &format!("project-{number}"))).collect();
     let bridge = Bridge::isolated(&home, &[]);
-    let mut clients = [bridge.opens(&[&mine]), bridge.opens(&[&theirs])];
-    let before = clients.each_mut().map(|client| client.call("session", &json!({})));
+    let mut clients: Vec<_> = projects.iter().map(|own| bridge.opens(&[own])).collect();
+    let before: Vec<_> = clients.iter_mut().map(|client| client.call("session", &json!({}))).collect();
     let address = bridge.address.clone();
     assert_eq!(bridge.end_by(Signal::KILL), None);
     let again = Bridge::at(&home, &address, &["--session-isolation"]);
-    for (client, (before, own)) in clients.iter_mut().zip(before.iter().zip([&mine, &theirs])) {
-        let after = client.call("session", &json!({}));
-        assert_eq!(before.split(' ').next(), after.split(' ').next());
-        assert_ne!(*before, after, "in a process of its own");
+    // All of them come back at once.
+    let after: Vec<String> = std::thread::scope(|scope| {
+        let calls = clients.iter_mut().map(|client| scope.spawn(|| client.call("session", &json!({}))));
+        calls.collect::<Vec<_>>().into_iter().map(|call| call.join().unwrap()).collect()
+    });
+    for (number, client) in clients.iter_mut().enumerate() {
+        let (own, foreign) = (&projects[number], &projects[(number + 1) % SESSIONS]);
+        assert_eq!(before[number].split(' ').next(), after[number].split(' ').next());
+        assert_ne!(before[number], after[number], "in a process of its own");
         assert_eq!(client.call("cwd", &json!({})), *own);
-        let foreign = if *own == mine { &theirs } else { &mine };
         assert!(client.read(&foreign.join("secret")).contains("Error"));
         let seen = home.inspect(&client.session);
         assert_eq!(seen["runs"].as_array().map(Vec::len), Some(2), "{seen}");
@@ -53,7 +58,7 @@ fn a_bridge_that_is_killed_goes_on_with_its_sessions_under_their_ids() {
     // The same after it was asked to leave.
     assert_eq!(again.end_by(Signal::TERM), Some(0));
     let _third = Bridge::at(&home, &address, &["--session-isolation"]);
-    assert_eq!(clients[0].call("cwd", &json!({})), mine);
+    assert_eq!(clients[0].call("cwd", &json!({})), projects[0]);
 }
 
 #[test]
