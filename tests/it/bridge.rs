@@ -3,6 +3,7 @@
 mod asked;
 mod endings;
 mod escapes;
+mod turmoil;
 
 use std::fs;
 

@@ -86,7 +86,7 @@ fn main() -> ExitCode {
 fn run(cli: Cli) -> Outcome<()> {
     telemetry::start(cli.verbose);
     let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
+        .worker_threads(workers())
         .enable_all()
         .build()
         .map_err(|error| Failure::caused(Kind::Error, "the runtime cannot be started", &error))?;
@@ -94,6 +94,20 @@ fn run(cli: Cli) -> Outcome<()> {
     // A thread that still waits for a lock or a pipe must not keep the command from ending.
     runtime.shutdown_background();
     result
+}
+
+/// How many threads work at once, what waits for a disk not counted. Tests set it, in builds with debug assertions.
+fn workers() -> usize {
+    const WORKERS: usize = 2;
+    #[cfg(debug_assertions)]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "for tests only, which talk to a process through its environment"
+    )]
+    if let Some(wanted) = std::env::var("ROOMETTE_TEST_WORKERS").ok().and_then(|text| text.parse().ok()) {
+        return std::cmp::max(1, wanted);
+    }
+    WORKERS
 }
 
 /// Tells what went wrong, on stderr: as a sentence, or as JSON where output is JSON.

@@ -163,7 +163,7 @@ fn join(prefix: &str, name: &str) -> String {
 
 /// Variables that are no settings: what a run finds of itself, also when it calls us, where data lie, and what
 /// diagnostics and tests look at.
-const NO_SETTINGS: [&str; 12] = [
+const NO_SETTINGS: [&str; 13] = [
     "ROOMETTE_SESSION_ID",
     "ROOMETTE_RUN_ID",
     "ROOMETTE_OUTPUT_DIR",
@@ -176,6 +176,7 @@ const NO_SETTINGS: [&str; 12] = [
     "ROOMETTE_TEST_PG",
     "ROOMETTE_TEST_SKIP",
     "ROOMETTE_TEST_STOP_AT",
+    "ROOMETTE_TEST_WORKERS",
 ];
 
 /// `ROOMETTE_HOST_RUNS_AT_ONCE` is `host.runs_at_once`; `None` for what is not ours.

@@ -1,0 +1,218 @@
+//! Clients that do at random what clients do, and servers that are killed meanwhile, on one, two and four threads of the
+//! bridge: everybody gets an answer, and their own, and in the end nothing is left.
+//!
+//! `ROOMETTE_SEED` has the clients decide the same again.
+
+use std::net::Shutdown;
+use std::thread;
+use std::time::Duration;
+
+use camino::Utf8PathBuf;
+use fastrand::Rng;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+use session_tests::bridge::{Bridge, Client};
+use session_tests::home::{Home, processes_with};
+use session_tests::trials;
+use tokio::time::Instant;
+
+/// How many operations there are on each number of threads: a thousand together.
+const ROUNDS: [(u32, usize); 3] = [(1, 333), (2, 333), (4, 334)];
+/// How long they may take altogether; what is left then is not done.
+const LONGEST: Duration = Duration::from_mins(1);
+/// How many clients work at once, and how many sessions each has at the most.
+const CLIENTS: usize = 6;
+const SESSIONS: usize = 3;
+/// How often a call may be told that the server went, after it was killed.
+const TIMES: usize = 5;
+
+#[test]
+fn a_thousand_operations_at_random_end_with_the_right_answers_and_nothing_left() {
+    let seed = seed();
+    eprintln!("ROOMETTE_SEED={seed}");
+    let (begun, mut done) = (Instant::now(), 0);
+    for (threads, operations) in ROUNDS {
+        let home = Home::new().with("ROOMETTE_TEST_WORKERS", &threads.to_string());
+        let bridge = trials::isolated(&home, &[]);
+        thread::scope(|scope| {
+            let clients: Vec<_> = (0..CLIENTS)
+                .map(|client| {
+                    let rng = Rng::with_seed(seed ^ (u64::from(threads) << 32) ^ client as u64);
+                    let mut one = One::new(&home, &bridge, client, rng);
+                    let share = operations / CLIENTS + usize::from(client < operations % CLIENTS);
+                    scope.spawn(move || one.works(share, begun + LONGEST))
+                })
+                .collect();
+            done += clients.into_iter().map(|client| client.join().unwrap()).sum::<usize>();
+        });
+        assert_eq!(bridge.end_by(Signal::TERM), Some(0));
+        assert_eq!(home.run(&["ps", "--busy", "-q"]).ok().stdout, "");
+        let left = processes_with(&format!("ROOMETTE_HOME={}", home.data()));
+        assert_eq!(left, [] as [i32; 0], "processes are left");
+    }
+    eprintln!("{done} operations in {:?}", begun.elapsed());
+    assert!(done >= 300, "only {done} operations: it hangs");
+}
+
+#[expect(clippy::disallowed_methods, reason = "who runs a test repeats it by the environment")]
+fn seed() -> u64 {
+    std::env::var("ROOMETTE_SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok())
+        .unwrap_or_else(|| fastrand::u64(..))
+}
+
+/// What a client does next.
+#[derive(Debug, Clone, Copy)]
+enum Operation {
+    Create,
+    Call,
+    CallAtOnce,
+    Cancel,
+    Delete,
+    KillChild,
+}
+
+/// A session of a client's, and where its server must be.
+struct Held {
+    client: Client,
+    directory: Option<Utf8PathBuf>,
+}
+
+/// One client with its sessions.
+struct One<'b> {
+    bridge: &'b Bridge,
+    directory: Utf8PathBuf,
+    rng: Rng,
+    held: Vec<Held>,
+    ids: u64,
+}
+
+impl<'b> One<'b> {
+    fn new(home: &Home, bridge: &'b Bridge, number: usize, rng: Rng) -> Self {
+        let directory = super::project(home, &format!("of-{number}"));
+        Self { bridge, directory, rng, held: Vec::new(), ids: 1_000 }
+    }
+
+    /// Does so many operations, or what the time allows, and tells how many.
+    fn works(&mut self, operations: usize, until: Instant) -> usize {
+        for done in 0..operations {
+            if Instant::now() > until {
+                return done;
+            }
+            let operation = self.next();
+            self.does(operation);
+        }
+        operations
+    }
+
+    fn next(&mut self) -> Operation {
+        match self.rng.u32(0..100) {
+            _ if self.held.is_empty() => Operation::Create,
+            0..15 if self.held.len() < SESSIONS => Operation::Create,
+            0..50 => Operation::Call,
+            50..65 => Operation::CallAtOnce,
+            65..80 => Operation::Cancel,
+            80..90 => Operation::Delete,
+            _ => Operation::KillChild,
+        }
+    }
+
+    fn does(&mut self, operation: Operation) {
+        let which = self.rng.usize(0..self.held.len().max(1));
+        match operation {
+            Operation::Create => self.creates(),
+            Operation::Call => {
+                let text = self.text();
+                self.held[which].says(&text, 1);
+            }
+            Operation::CallAtOnce => {
+                let first = self.ids(3);
+                self.held[which].say_at_once(first, 3);
+            }
+            Operation::Cancel => {
+                let id = self.ids(1);
+                self.held[which].cancels(id);
+                let text = self.text();
+                self.held[which].says(&text, 1);
+            }
+            Operation::Delete => {
+                let mut held = self.held.swap_remove(which);
+                assert_eq!(held.client.ask("DELETE", "").status, 204);
+                let gone = held.client.call("echo", &json!({"text": ""}));
+                assert!(gone.starts_with("404 "), "{gone}");
+                let left = processes_with(&format!("ROOMETTE_SESSION_ID={}", held.client.session));
+                assert_eq!(left, [] as [i32; 0], "{} left processes", held.client.session);
+            }
+            Operation::KillChild => {
+                for pid in processes_with(&format!("ROOMETTE_SESSION_ID={}", self.held[which].client.session))
+                {
+                    let _gone = Pid::from_raw(pid).map(|pid| kill_process(pid, Signal::KILL));
+                }
+                let text = self.text();
+                self.held[which].says(&text, TIMES);
+            }
+        }
+    }
+
+    fn creates(&mut self) {
+        let named = self.rng.bool();
+        let mut client = self.bridge.client();
+        client.begin(named.then_some(&[&*self.directory][..]));
+        let mut held = Held { client, directory: named.then(|| self.directory.clone()) };
+        held.says("first", 1);
+        self.held.push(held);
+    }
+
+    fn text(&mut self) -> String {
+        format!("{:x}", self.rng.u64(..))
+    }
+
+    fn ids(&mut self, count: u64) -> u64 {
+        self.ids += count;
+        self.ids - count
+    }
+}
+
+impl Held {
+    /// A call is answered with what it said, at the latest after so many times, by the server of this session, where it is
+    /// to be.
+    fn says(&mut self, text: &str, times: usize) {
+        let mut said = String::new();
+        let heard = (0..times).any(|_| {
+            said = self.client.call("echo", &json!({"text": text}));
+            said == text
+        });
+        assert!(heard, "{}: {text} was answered with {said}", self.client.session);
+        assert_eq!(self.client.call("session", &json!({})), self.client.session);
+        if let Some(directory) = &self.directory {
+            assert_eq!(self.client.call("cwd", &json!({})), *directory);
+        }
+    }
+
+    /// Calls at once have each their own answer.
+    fn say_at_once(&self, first: u64, count: u64) {
+        let client = &self.client;
+        thread::scope(|scope| {
+            for id in first..first + count {
+                scope.spawn(move || {
+                    let call = json!({"name": "echo", "arguments": {"text": id.to_string()}});
+                    let reply = client.send_as(id, "tools/call", &call);
+                    let text = &reply.body["result"]["content"][0]["text"];
+                    assert_eq!(*text, json!(id.to_string()), "{}: {}", client.session, reply.body);
+                });
+            }
+        });
+    }
+
+    /// A call that would take long is cancelled, and its connection is gone.
+    fn cancels(&self, id: u64) {
+        let call = json!({"jsonrpc": "2.0", "id": id, "method": "tools/call",
+            "params": {"name": "hold", "arguments": {"seconds": 100}}});
+        let stream = self.client.begins_to_ask("POST", &call.to_string());
+        let told = json!({"jsonrpc": "2.0", "method": "notifications/cancelled",
+            "params": {"requestId": id, "reason": "at random"}});
+        assert_eq!(self.client.ask("POST", &told.to_string()).status, 202);
+        let _closed = stream.shutdown(Shutdown::Both);
+    }
+}
