@@ -17,6 +17,7 @@ pub mod fleet;
 pub mod home;
 pub mod http;
 pub mod model;
+pub mod peers;
 pub mod pg;
 pub mod program;
 pub mod script;

@@ -163,7 +163,7 @@ fn join(prefix: &str, name: &str) -> String {
 
 /// Variables that are no settings: what a run finds of itself, also when it calls us, where data lie, and what
 /// diagnostics and tests look at.
-const NO_SETTINGS: [&str; 13] = [
+const NO_SETTINGS: [&str; 14] = [
     "ROOMETTE_SESSION_ID",
     "ROOMETTE_RUN_ID",
     "ROOMETTE_OUTPUT_DIR",
@@ -173,6 +173,7 @@ const NO_SETTINGS: [&str; 13] = [
     "ROOMETTE_HOME",
     "ROOMETTE_LOG",
     "ROOMETTE_TEST_AGENTS",
+    "ROOMETTE_TEST_MCP",
     "ROOMETTE_TEST_PG",
     "ROOMETTE_TEST_SKIP",
     "ROOMETTE_TEST_STOP_AT",
