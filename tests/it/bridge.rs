@@ -4,6 +4,7 @@ mod asked;
 mod conformance;
 mod endings;
 mod escapes;
+mod published;
 mod turmoil;
 
 use std::fs;
