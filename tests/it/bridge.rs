@@ -1,6 +1,7 @@
 //! The built program as a bridge: each client session in directories of its own, and what holds them there.
 
 mod asked;
+mod clients;
 mod conformance;
 mod endings;
 mod escapes;
