@@ -23,8 +23,8 @@ pub struct BridgeArgs {
     /// Clients may name directories below this one, and nowhere else. Repeatable. Default: wherever this user may.
     #[arg(long, value_name = "DIR")]
     pub allow_root: Vec<Utf8PathBuf>,
-    /// Every session may read this directory, such as that of the server's own program. Repeatable.
-    #[arg(long, value_name = "DIR")]
+    /// Every session may read this directory or file, such as the server's own program. Repeatable.
+    #[arg(long, value_name = "PATH")]
     pub allow_read: Vec<Utf8PathBuf>,
     /// How much the kernel must enforce: `best` (what the machine offers, never less than floor), `full`, `floor`, or `off`.
     #[arg(long, value_name = "LEVEL")]

@@ -57,7 +57,7 @@ fn wish(context: &Context, args: &BridgeArgs) -> Outcome<Wish> {
         grounds: Grounds {
             scope: bridge::directories("--sandbox-scope", &scope)?,
             allowed: bridge::directories("--allow-root", &args.allow_root)?,
-            allow_read: bridge::directories("--allow-read", &args.allow_read)?,
+            allow_read: bridge::readable("--allow-read", &args.allow_read)?,
             level: args.sandbox,
             net: args.net,
         },
