@@ -167,9 +167,13 @@ pub fn read(result: &str) -> Result<Vec<Root>, RootsError> {
             RootsError::Root { code, uri: uri.to_owned() }
         })
     };
-    let mut roots = answer.roots.into_iter().map(read).collect::<Result<Vec<_>, _>>()?;
-    roots.sort_unstable();
-    roots.dedup();
+    let mut roots = Vec::with_capacity(answer.roots.len());
+    for listed in answer.roots {
+        let root = read(listed)?;
+        if !roots.contains(&root) {
+            roots.push(root);
+        }
+    }
     Ok(roots)
 }
 
@@ -310,7 +314,7 @@ mod tests {
             r#"{"roots":[{"uri":"file:///b","name":"B"},{"uri":"file:///a/"},{"uri":"file:///b"}],"x":1}"#,
         );
         let paths: Vec<_> = roots.unwrap().into_iter().map(|root| root.path).collect();
-        assert_eq!(paths, ["/a", "/b"]);
+        assert_eq!(paths, ["/b", "/a"], "the first stays the first: it is the working directory");
         assert_eq!(read(r#"{"roots":[]}"#), Ok(vec![]));
         for malformed in
             ["{}", "[]", "null", r#"{"roots":null}"#, r#"{"roots":[{}]}"#, r#"{"roots":[{"uri":7}]}"#]
