@@ -7,14 +7,16 @@ use std::time::Duration;
 
 use session_core::names::Principal;
 use thiserror::Error;
-use tokio::sync::{OnceCell, Semaphore};
-use tokio::time::timeout;
+use tokio::sync::OnceCell;
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::envelope::{Kind, Message, member};
 use crate::host::{Exit, Host, HostError, ServerName};
 use crate::id::MessageId;
-use crate::process::{News, Process};
+use crate::places::Places;
+use crate::process::{News, Opened, Process};
 use crate::revision::Revision;
 use crate::router::error_line;
 
@@ -65,12 +67,24 @@ pub(crate) struct Question {
 
 type Cell = Arc<OnceCell<Answer>>;
 
+/// What is remembered for less than this is not doubted: a server that answers otherwise in each session's directories would
+/// have one asked for each session.
+const CERTAIN_FOR: Duration = Duration::from_mins(10);
+
 /// Answers that are remembered; those that were used longest ago go first.
 #[derive(Debug)]
 pub(crate) struct Answers {
     // Few, so they are looked through.
-    kept: Mutex<VecDeque<(Question, Cell)>>,
+    kept: Mutex<VecDeque<Place>>,
     max: usize,
+}
+
+/// Where an answer is remembered.
+#[derive(Debug)]
+struct Place {
+    question: Question,
+    since: Instant,
+    cell: Cell,
 }
 
 impl Answers {
@@ -79,25 +93,29 @@ impl Answers {
     }
 
     /// The place of this answer. Whoever comes first fills it, and the others wait for that.
-    pub(crate) fn cell(&self, question: &Question) -> Cell {
+    pub(crate) fn cell(&self, question: &Question, now: Instant) -> Cell {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = kept.iter().position(|(of, _)| of == question).and_then(|index| kept.remove(index));
-        let (question, cell) = found.unwrap_or_else(|| (question.clone(), Cell::default()));
-        kept.push_back((question, Arc::clone(&cell)));
+        let found =
+            kept.iter().position(|place| place.question == *question).and_then(|index| kept.remove(index));
+        let place =
+            found.unwrap_or_else(|| Place { question: question.clone(), since: now, cell: Cell::default() });
+        let cell = Arc::clone(&place.cell);
+        kept.push_back(place);
         while kept.len() > self.max {
             kept.pop_front();
         }
         cell
     }
 
-    /// The server has answered this question, this time perhaps in another way than before.
-    pub(crate) fn learn(&self, question: &Question, result: &str) {
+    /// The server has answered this question inside a session's directories. What it says there is that session's alone; where
+    /// it is another answer than what is remembered, that may be old, and the next who asks has a server asked that sees
+    /// nothing of anybody.
+    pub(crate) fn doubt(&self, question: &Question, result: &str, now: Instant) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some((_, cell)) = kept.iter_mut().find(|(of, _)| of == question) else { return };
-        if cell.get().is_some_and(|answer| answer.result != result)
-            && let Ok(answer) = Answer::of(result)
-        {
-            *cell = Arc::new(OnceCell::new_with(Some(answer)));
+        let found = kept.iter_mut().find(|place| place.question == *question);
+        let Some(place) = found.filter(|place| now - place.since >= CERTAIN_FOR) else { return };
+        if place.cell.get().is_some_and(|answer| answer.result != result) {
+            (place.cell, place.since) = (Cell::default(), now);
         }
     }
 }
@@ -105,7 +123,7 @@ impl Answers {
 /// How a server is asked.
 pub(crate) struct Asking<'a> {
     pub(crate) host: &'a Arc<dyn Host>,
-    pub(crate) starts: &'a Arc<Semaphore>,
+    pub(crate) places: &'a Arc<Places>,
     pub(crate) tasks: &'a TaskTracker,
     pub(crate) limit: Duration,
     pub(crate) message_max: usize,
@@ -146,14 +164,15 @@ impl Asking<'_> {
     }
 
     fn start(&self, question: &Question) -> Owned {
-        let (host, starts) = (Arc::clone(self.host), Arc::clone(self.starts));
+        let (host, places) = (Arc::clone(self.host), Arc::clone(self.places));
         let (principal, server) = (question.principal.clone(), question.server.clone());
         let opening = async move {
-            // Never closed: there is always a permit sooner or later.
-            let _permit = starts.acquire().await;
-            host.provisional(&principal, &server).await
+            let place = places.take(&principal, None).await?;
+            let _starting = places.start(&principal).await;
+            Ok(Opened { child: host.provisional(&principal, &server).await?, place })
         };
-        let process = Process::Opening { opening: Box::pin(opening), unwanted: false };
+        let unwanted = CancellationToken::new();
+        let process = Process::Opening { opening: Box::pin(opening), unwanted };
         // Ended in a task of its own, whatever becomes of whoever asked.
         Owned { process, tasks: self.tasks.clone(), message_max: self.message_max }
     }
@@ -272,26 +291,33 @@ mod tests {
 
     #[test]
     fn the_answer_to_another_question_is_another() {
-        let answers = Answers::new(2);
-        let first = answers.cell(&question("1"));
+        let (answers, now) = (Answers::new(2), Instant::now());
+        let cell = |question: &Question| answers.cell(question, now);
+        let first = cell(&question("1"));
         first.set(answer("2025-06-18")).unwrap();
-        assert!(answers.cell(&question("2")).get().is_none());
-        assert_eq!(answers.cell(&question("1")).get(), Some(&answer("2025-06-18")));
-        let _third = answers.cell(&question("3"));
-        assert!(answers.cell(&question("2")).get().is_none(), "it was used longest ago");
+        assert!(cell(&question("2")).get().is_none());
+        assert_eq!(cell(&question("1")).get(), Some(&answer("2025-06-18")));
+        let _third = cell(&question("3"));
+        assert!(cell(&question("2")).get().is_none(), "it was used longest ago");
         let of_another = Question { principal: "bob".parse().unwrap(), ..question("1") };
-        assert!(answers.cell(&of_another).get().is_none());
+        assert!(cell(&of_another).get().is_none());
     }
 
     #[test]
-    fn what_a_server_says_later_counts() {
-        let answers = Answers::new(2);
+    fn what_a_server_says_inside_a_session_is_never_anothers_and_only_makes_it_be_asked_again() {
+        let (answers, now) = (Answers::new(2), Instant::now());
         let (newer, older) = (answer("2025-11-25"), answer("2025-06-18"));
-        answers.learn(&question("1"), &newer.result);
-        answers.cell(&question("1")).set(older).unwrap();
-        answers.learn(&question("1"), &newer.result);
-        assert_eq!(answers.cell(&question("1")).get(), Some(&newer));
-        answers.learn(&question("1"), "{}");
-        assert_eq!(answers.cell(&question("1")).get(), Some(&newer));
+        answers.doubt(&question("1"), &newer.result, now);
+        answers.cell(&question("1"), now).set(older.clone()).unwrap();
+        answers.doubt(&question("1"), &newer.result, now);
+        assert_eq!(answers.cell(&question("1"), now).get(), Some(&older));
+        let later = now + CERTAIN_FOR;
+        answers.doubt(&question("1"), &older.result, later);
+        assert_eq!(answers.cell(&question("1"), later).get(), Some(&older));
+        answers.doubt(&question("1"), &newer.result, later);
+        assert_eq!(answers.cell(&question("1"), later).get(), None);
+        answers.cell(&question("1"), later).set(older.clone()).unwrap();
+        answers.doubt(&question("1"), &newer.result, later);
+        assert_eq!(answers.cell(&question("1"), later).get(), Some(&older), "it was asked just now");
     }
 }

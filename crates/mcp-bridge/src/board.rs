@@ -53,6 +53,8 @@ struct Inner {
     seated: u64,
     /// How many read just now.
     reading: usize,
+    /// The server is kept up for as long as somebody reads.
+    holds: bool,
     closed: bool,
 }
 
@@ -73,6 +75,7 @@ impl Board {
             readers: BTreeMap::new(),
             seated: 0,
             reading: 0,
+            holds: false,
             closed: false,
         };
         Self { inner: Mutex::new(inner), bell: watch::Sender::new(()), tag }
@@ -88,10 +91,45 @@ impl Board {
         self.inner().replay.open(stream);
     }
 
-    /// An event is sent.
-    pub(crate) fn send(&self, stream: Stream, line: String, last: bool) {
-        let _id = self.inner().replay.send(stream, line, last);
+    /// An event is sent. False where there is no such stream, or it has ended.
+    pub(crate) fn send(&self, stream: Stream, line: impl Into<Bytes>, last: bool) -> bool {
+        let is_sent = self.inner().replay.send(stream, line, last).is_some();
         self.bell.send_replace(());
+        is_sent
+    }
+
+    /// Nothing more is sent on this stream.
+    pub(crate) fn finish(&self, stream: Stream) {
+        self.inner().replay.finish(stream);
+        self.bell.send_replace(());
+    }
+
+    /// Something can be sent on this stream.
+    pub(crate) fn is_open(&self, stream: Stream) -> bool {
+        self.inner().replay.is_open(stream)
+    }
+
+    /// Somebody reads this stream just now.
+    pub(crate) fn is_read(&self, stream: Stream) -> bool {
+        self.inner().readers.contains_key(&stream)
+    }
+
+    /// The last event of the general stream was never sent, if nobody has read it.
+    pub(crate) fn take_back(&self) {
+        let mut inner = self.inner();
+        let read = inner.read;
+        inner.replay.take_back(Stream::General, read);
+    }
+
+    /// For as long as somebody reads, the server is kept up.
+    pub(crate) fn hold(&self) {
+        self.inner().holds = true;
+    }
+
+    /// Somebody reads, and wants the server to be there.
+    pub(crate) fn is_held(&self) -> bool {
+        let inner = self.inner();
+        inner.holds && inner.reading > 0
     }
 
     /// The client is gone, or its session is over: everybody stops reading after what is there.
@@ -167,7 +205,7 @@ impl Board {
     /// Reads no more.
     pub(crate) fn rise(&self, seat: &Seat) {
         let mut inner = self.inner();
-        inner.reading -= 1;
+        inner.reading = inner.reading.saturating_sub(1);
         if inner.readers.get(&seat.stream) == Some(&seat.number) {
             inner.readers.remove(&seat.stream);
         }
@@ -207,12 +245,12 @@ mod tests {
     #[test]
     fn what_nobody_read_is_read_by_the_next_and_nothing_twice() {
         let board = board();
-        board.send(Stream::General, "a".into(), false);
+        board.send(Stream::General, "a", false);
         let mut first = board.sit(From::Unread(Stream::General));
         assert_eq!(texts(&board, &mut first), ["a"]);
         assert_eq!(board.next(&mut first), Next::Nothing);
         let mut second = board.sit(From::Unread(Stream::General));
-        board.send(Stream::General, "b".into(), false);
+        board.send(Stream::General, "b", false);
         assert_eq!(board.next(&mut first), Next::Ended, "the later reader has taken it over");
         board.rise(&first);
         assert_eq!(texts(&board, &mut second), ["b"]);
@@ -227,10 +265,29 @@ mod tests {
     }
 
     #[test]
+    fn what_nobody_has_read_can_be_taken_back() {
+        let board = board();
+        board.send(Stream::General, "a", false);
+        let mut seat = board.sit(From::Unread(Stream::General));
+        assert!(board.is_read(Stream::General) && !board.is_held());
+        assert_eq!(texts(&board, &mut seat), ["a"]);
+        board.rise(&seat);
+        board.take_back();
+        board.send(Stream::General, "b", false);
+        board.take_back();
+        board.send(Stream::General, "c", false);
+        let mut seat = board.sit(From::Unread(Stream::General));
+        board.hold();
+        assert!(board.is_held());
+        assert_eq!(texts(&board, &mut seat), ["c"]);
+        assert!(!board.is_open(Stream::Request(1)) && !board.send(Stream::Request(1), "x", false));
+    }
+
+    #[test]
     fn an_event_of_another_time_or_of_a_stream_that_is_gone_is_told_apart() {
         let board = board();
         board.open(Stream::Request(1));
-        board.send(Stream::Request(1), "x".into(), true);
+        board.send(Stream::Request(1), "x", true);
         let after = |id: &str| board.after(id);
         let id = EventId { stream: Stream::Request(1), number: 0 };
         assert_eq!(after("t.r1-0"), Some(From::After(id)));

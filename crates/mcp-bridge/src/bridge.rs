@@ -4,9 +4,10 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use session_core::SessionId;
+use session_core::ids::Id as _;
 use session_core::names::Principal;
 use thiserror::Error;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -17,6 +18,7 @@ use crate::conversation::{Address, Control, Conversation, End, Letter, OnShaken,
 use crate::envelope::Message;
 use crate::gate::{Refusal, Scope};
 use crate::host::{Ending, Handshake, Host, HostError, Record, ServerName};
+use crate::places::Places;
 use crate::revision::Revision;
 use crate::router::ClientId;
 use crate::settings::Settings;
@@ -24,6 +26,8 @@ use crate::talk::Talk;
 
 /// Sessions that are over and of which it is still known why.
 const OVER_MAX: usize = 1_024;
+/// Numbers of messages begin at random below this: programs that have no integers know them all exactly.
+const NUMBERS: u128 = (1 << 52) - 1;
 
 /// A session as a client knows it.
 pub(crate) struct Entry {
@@ -49,7 +53,7 @@ pub(crate) enum FindError {
     #[error("there is no such session, or it is over: begin a new one with `initialize`")]
     Unknown,
     /// It is over.
-    #[error("{}: {}", .0.code(), .0.sentence())]
+    #[error("{0}")]
     Over(Refusal),
     /// There is no room for it in memory.
     #[error("as many sessions are open as may be: try again later")]
@@ -92,7 +96,7 @@ pub(crate) struct Bridge {
     pub(crate) owner: Principal,
     book: Mutex<Book>,
     answers: Arc<Answers>,
-    pub(crate) starts: Arc<Semaphore>,
+    pub(crate) places: Arc<Places>,
     pub(crate) tasks: TaskTracker,
     pub(crate) drain: CancellationToken,
     pub(crate) commons: crate::commons::Commons,
@@ -110,7 +114,7 @@ impl Bridge {
             owner,
             book: Mutex::default(),
             answers: Arc::new(Answers::new(settings.caps.answers)),
-            starts: Arc::new(Semaphore::new(settings.caps.starts)),
+            places: Arc::new(Places::new(&settings)),
             tasks: TaskTracker::new(),
             drain,
             commons: crate::commons::Commons::default(),
@@ -161,7 +165,7 @@ impl Bridge {
     }
 
     async fn answer(&self, question: &Question, initialize: &Message) -> Result<Answer, AnswerError> {
-        let cell = self.answers.cell(question);
+        let cell = self.answers.cell(question, Instant::now());
         let asking = self.asking();
         cell.get_or_try_init(|| asking.ask(question, initialize)).await.cloned()
     }
@@ -170,7 +174,7 @@ impl Bridge {
     pub(crate) fn asking(&self) -> Asking<'_> {
         Asking {
             host: &self.host,
-            starts: &self.starts,
+            places: &self.places,
             tasks: &self.tasks,
             limit: self.settings.times.handshake,
             message_max: self.settings.caps.message,
@@ -253,15 +257,15 @@ impl Bridge {
         let (server, principal) = (record.server.clone(), record.principal.clone());
         let revision = record.handshake.revision;
         let answers = Arc::clone(&self.answers);
-        let learn = move |record: &Record, result: &str| {
+        let doubt = move |record: &Record, result: &str| {
             if let Some(question) = question(record) {
-                answers.learn(&question, result);
+                answers.doubt(&question, result, Instant::now());
             }
         };
         let (mut conversation, address) =
-            Conversation::new(self.setup(session, record, talk, Arc::new(learn)));
+            Conversation::new(self.setup(session, record, talk, Arc::new(doubt)));
         let board = self.board();
-        conversation.join(ClientId(0), Arc::clone(&board));
+        conversation.join(ClientId(0), &principal, Arc::clone(&board));
         let done = CancellationToken::new();
         let entry = Arc::new(Entry {
             session,
@@ -290,14 +294,23 @@ impl Bridge {
         Some(entry)
     }
 
-    pub(crate) fn setup(&self, session: SessionId, record: Record, talk: Talk, on_shaken: OnShaken) -> Setup {
+    pub(crate) fn setup(
+        &self,
+        session: SessionId,
+        record: Record,
+        mut talk: Talk,
+        on_shaken: OnShaken,
+    ) -> Setup {
+        // What a client still says to an earlier process of this session means nothing to this one.
+        let random = self.host.session_id().uuid().as_u128() & NUMBERS;
+        talk.begin_after(u64::try_from(random).unwrap_or_default());
         Setup {
             session,
             record,
             talk,
             host: Arc::clone(&self.host),
             settings: Arc::clone(&self.settings),
-            starts: Arc::clone(&self.starts),
+            places: Arc::clone(&self.places),
             drain: self.drain.clone(),
             on_shaken,
         }

@@ -93,7 +93,8 @@ impl Bridge {
         let entry = self.member(&common, session, server, principal, revision);
         let (client, board) = (entry.client, Arc::clone(&entry.board));
         self.enter_shared(entry).ok_or(BeginError::Full)?;
-        drop(common.address.control.send(Control::Join(client, board)).await);
+        let join = Control::Join(client, principal.clone(), board);
+        drop(common.address.control.send(join).await);
         Ok(Begun { session, line: answered(initialize, &result) })
     }
 
@@ -172,7 +173,7 @@ impl Bridge {
         };
         let common = self.common(key, is_plain).await?;
         let entry = self.member(&common, common.session, server, principal, Revision::V2026_07_28);
-        let join = Control::Join(entry.client, Arc::clone(&entry.board));
+        let join = Control::Join(entry.client, principal.clone(), Arc::clone(&entry.board));
         drop(common.address.control.send(join).await);
         Ok(entry)
     }

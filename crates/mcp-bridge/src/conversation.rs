@@ -7,19 +7,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use session_core::SessionId;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use session_core::names::Principal;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, Sleep, sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use crate::board::Board;
 use crate::envelope::Message;
 use crate::gate::{Refusal, Scope};
-use crate::host::{Ending, Exit, Host, HostError, Record, Stray};
-use crate::process::{News, Process};
+use crate::host::{Ending, Host, Record};
+use crate::places::{Places, Rest};
+use crate::process::Process;
 use crate::router::{ClientId, Refused, Stream};
-use crate::settings::{Restart, Settings};
-use crate::talk::{Effect, Input, NotStarted, PostId, Posted, Talk};
-use crate::wire::{Read, shown};
+use crate::settings::Settings;
+use crate::talk::{Input, NotStarted, PostId, Talk};
+
+#[path = "conversation/act.rs"]
+mod act;
+#[path = "conversation/server.rs"]
+mod server;
+#[path = "conversation/time.rs"]
+mod time;
 
 /// Messages that wait to be taken by the task.
 const MAILBOX: usize = 64;
@@ -27,10 +35,6 @@ const MAILBOX: usize = 64;
 const CONTROL: usize = 1_024;
 /// While something is waited for, it is looked at this often.
 const TICK: Duration = Duration::from_millis(100);
-/// Lines that are no messages are told of this often for one process.
-const STRAYS_MAX: u32 = 100;
-/// The pause before a server that has crashed is started again, the first time; doubled each time.
-const BACKOFF: Duration = Duration::from_millis(100);
 
 /// A message that a client posted.
 #[derive(Debug)]
@@ -43,12 +47,14 @@ pub(crate) struct Letter {
 /// What goes before messages.
 #[derive(Debug)]
 pub(crate) enum Control {
-    /// A client joins: what is for it stands on this board.
-    Join(ClientId, Arc<Board>),
+    /// A client of this principal joins: what is for it stands on this board.
+    Join(ClientId, Principal, Arc<Board>),
     /// A client is gone, of several.
     Leave(ClientId),
     /// How the server answers the handshake; it is started for that.
     Answer(oneshot::Sender<Result<String, NotStarted>>),
+    /// Somebody wants to hear of the server, which is started for that.
+    Wake,
     /// The session is over. Answered when everybody was told.
     End(Ending, oneshot::Sender<()>),
 }
@@ -106,7 +112,7 @@ pub(crate) struct Setup {
     pub(crate) talk: Talk,
     pub(crate) host: Arc<dyn Host>,
     pub(crate) settings: Arc<Settings>,
-    pub(crate) starts: Arc<Semaphore>,
+    pub(crate) places: Arc<Places>,
     pub(crate) drain: CancellationToken,
     pub(crate) on_shaken: OnShaken,
 }
@@ -116,6 +122,8 @@ struct Call {
     client: ClientId,
     began: Instant,
     heard: Instant,
+    /// Until when it may be answered although its client has cancelled it.
+    cancelled: Option<Instant>,
     /// Nobody was told anything yet.
     reply: Option<oneshot::Sender<Reply>>,
 }
@@ -124,7 +132,9 @@ struct Call {
 struct Waiting {
     client: ClientId,
     since: Instant,
-    reply: oneshot::Sender<Reply>,
+    is_request: bool,
+    /// Nothing where its stream has begun.
+    reply: Option<oneshot::Sender<Reply>>,
 }
 
 pub(crate) struct Conversation {
@@ -135,18 +145,33 @@ pub(crate) struct Conversation {
     /// The server is to be started in this scope, once the one before is gone.
     wanted: Option<Scope>,
     boards: HashMap<ClientId, Arc<Board>>,
+    /// Whose client the first one was.
+    whose: Option<Principal>,
     posts: u64,
     waiting: BTreeMap<PostId, Waiting>,
     calls: BTreeMap<u64, Call>,
+    /// Until when a question may be answered.
+    questions: BTreeMap<u64, Instant>,
     asking: Vec<oneshot::Sender<Result<String, NotStarted>>>,
     answer: Option<String>,
-    roots_until: Option<Instant>,
+    /// Why there was no server the last time.
+    missing: NotStarted,
+    roots_since: Option<Instant>,
     handshake_until: Option<Instant>,
+    /// When the server answered the handshake.
+    up_since: Option<Instant>,
+    /// When a server that was given up is tried again.
+    retry_at: Option<Instant>,
+    /// When a client said something, or the last of what it asked was answered.
     used: Instant,
+    /// When the server said something: that counts where somebody reads it.
+    heard: Instant,
     touched: Option<Instant>,
     strays: u32,
     locked: bool,
+    rest: Arc<Rest>,
     end: Option<End>,
+    ending: Option<Ending>,
     /// Polled at every turn, so it is made once.
     drained: Pin<Box<WaitForCancellationFutureOwned>>,
     alarm: Pin<Box<Sleep>>,
@@ -160,6 +185,7 @@ impl Conversation {
         let now = Instant::now();
         let locked = setup.talk.is_locked();
         let drained = Box::pin(setup.drain.clone().cancelled_owned());
+        let why = "the server is not there".to_owned();
         let conversation = Self {
             setup,
             letters,
@@ -167,26 +193,37 @@ impl Conversation {
             process: Process::default(),
             wanted: None,
             boards: HashMap::new(),
+            whose: None,
             posts: 0,
             waiting: BTreeMap::new(),
             calls: BTreeMap::new(),
+            questions: BTreeMap::new(),
             asking: Vec::new(),
             answer: None,
-            roots_until: None,
+            missing: NotStarted { why, retry_after: None },
+            roots_since: None,
             handshake_until: None,
+            up_since: None,
+            retry_at: None,
             used: now,
+            heard: now,
             touched: None,
             strays: 0,
             locked,
+            rest: Arc::default(),
             end: None,
+            ending: None,
             drained,
             alarm: Box::pin(sleep(TICK)),
         };
         (conversation, Address { letters: letters_to, control: control_to })
     }
 
-    /// A client joins before the task runs.
-    pub(crate) fn join(&mut self, client: ClientId, board: Arc<Board>) {
+    /// A client joins.
+    pub(crate) fn join(&mut self, client: ClientId, principal: &Principal, board: Arc<Board>) {
+        if *self.whose.get_or_insert_with(|| principal.clone()) != *principal {
+            self.setup.talk.mix();
+        }
         self.boards.insert(client, board);
     }
 
@@ -209,6 +246,7 @@ impl Conversation {
             biased;
             Some(control) = self.control.recv() => self.told(control).await,
             () = &mut self.drained => self.end = Some(End::Drained),
+            () = self.rest.wanted() => self.on(Input::Suspend).await,
             // Before the process: a server that never stops talking must be told things nevertheless, and how much clients
             // may say before it is written is bounded.
             Some(letter) = self.letters.recv(), if self.process.has_room() => self.posted(letter).await,
@@ -219,243 +257,62 @@ impl Conversation {
 
     async fn told(&mut self, control: Control) {
         match control {
-            Control::Join(client, board) => self.join(client, board),
-            Control::Leave(client) => {
-                self.boards.remove(&client);
-                self.on(Input::Leave(client)).await;
-            }
+            Control::Join(client, principal, board) => self.join(client, &principal, board),
+            Control::Leave(client) => self.leave(client).await,
             Control::Answer(reply) => {
                 if let Some(answer) = &self.answer {
                     drop(reply.send(Ok(answer.clone())));
                 } else {
                     self.asking.push(reply);
                     self.on(Input::Wake).await;
-                    if let Some(why) = self.setup.talk.lost() {
-                        let not_started = NotStarted { why: why.to_owned(), retry_after: None };
-                        self.answer_asking(&Err(not_started));
-                    }
                 }
+            }
+            Control::Wake => {
+                self.use_it();
+                self.on(Input::Wake).await;
             }
             Control::End(ending, done) => {
                 self.on(Input::Over(ending.code().to_owned())).await;
-                self.setup.host_end(&ending).await;
+                // Also where nobody knows of it yet: it may be on its way.
+                if self.ending.is_none() {
+                    self.setup.host_end(&ending).await;
+                    self.ending = Some(ending);
+                }
                 let _told = done.send(());
             }
         }
     }
 
-    async fn posted(&mut self, letter: Letter) {
-        self.use_it();
-        self.posts += 1;
-        let post = PostId(self.posts);
-        let Letter { client, message, reply } = letter;
-        self.waiting.insert(post, Waiting { client, since: self.used, reply });
-        self.on(Input::Post(post, client, message)).await;
-    }
-
-    async fn heard(&mut self, news: News) {
-        match news {
-            News::Up => {
-                self.strays = 0;
-                self.on(Input::Started).await;
-            }
-            News::NotUp(error) => self.not_up(error).await,
-            News::Line(line) => self.line(line).await,
-            News::Stray(read) => self.stray(&read),
-            News::Gone(exit) => self.gone(exit).await,
-            News::Stopped(Exit::Over(ending)) => self.on(Input::Over(ending.code().to_owned())).await,
-            News::Stopped(Exit::Ended(_) | Exit::Suspended) => self.start(),
+    /// What a client that is gone waits for, nobody waits for.
+    async fn leave(&mut self, client: ClientId) {
+        let cancelled =
+            self.calls.iter().filter(|(_, call)| call.client == client && call.cancelled.is_some());
+        for number in cancelled.map(|(number, _)| *number).collect::<Vec<_>>() {
+            self.finish(client, Stream::Request(number));
         }
-    }
-
-    async fn line(&mut self, line: Vec<u8>) {
-        let beginning = shown(&line).to_vec();
-        match Message::parse(line) {
-            Ok(message) => {
-                self.used = Instant::now();
-                self.on(Input::Line(message)).await;
-            }
-            Err(error) => {
-                self.note(Stray::Line(&beginning, &error.to_string()));
-            }
-        }
-    }
-
-    fn stray(&mut self, read: &Read) {
-        match read {
-            Read::Long(bytes) => self.note(Stray::Long(*bytes)),
-            Read::Half(line) => self.note(Stray::Half(shown(line))),
-            Read::Line(_) | Read::End => {}
-        }
-    }
-
-    fn note(&mut self, stray: Stray<'_>) {
-        if self.strays < STRAYS_MAX {
-            self.strays += 1;
-            self.setup.host.stray(self.setup.session, stray);
-        }
-    }
-
-    async fn not_up(&mut self, error: HostError) {
-        self.handshake_until = None;
-        let why = error.to_string();
-        let retry_after = match error {
-            HostError::Limit { retry_after, .. } => Some(retry_after),
-            HostError::Scope { code, message } => {
-                return self.on(Input::ScopeRefused { code, message }).await;
-            }
-            HostError::Over(ending) => return self.on(Input::Over(ending.code().to_owned())).await,
-            HostError::Sandbox(_) | HostError::Budget(_) | HostError::Other(_) => None,
-        };
-        let not_started = NotStarted { why, retry_after };
-        self.answer_asking(&Err(not_started.clone()));
-        self.on(Input::NotStarted(not_started)).await;
-    }
-
-    async fn gone(&mut self, exit: Exit) {
-        self.handshake_until = None;
-        match exit {
-            Exit::Ended(how) => {
-                let why = format!("the server process ended: {how}");
-                tracing::info!(session = %self.setup.session, why, "a server process ended by itself");
-                let restart = self.setup.settings.restart == Restart::OnCrash;
-                self.on(Input::Gone { why: why.clone(), restart }).await;
-                if !self.process.is_there() {
-                    self.answer_asking(&Err(NotStarted { why, retry_after: None }));
-                }
-            }
-            Exit::Suspended => self.on(Input::Suspended).await,
-            Exit::Over(ending) => self.on(Input::Over(ending.code().to_owned())).await,
-        }
-    }
-
-    /// What happened, and everything that follows from it.
-    async fn on(&mut self, input: Input) {
-        for effect in self.setup.talk.on(input) {
-            match effect {
-                Effect::Posted(post, posted) => self.settle(post, posted),
-                Effect::Send { client, stream, line, last } => self.send(client, stream, line, last),
-                Effect::SendAll(line) => {
-                    for board in self.boards.values() {
-                        board.send(Stream::General, line.clone(), false);
-                    }
-                }
-                Effect::Write(line) => self.process.push(line),
-                Effect::Stray => self.note(Stray::Unasked),
-                Effect::Shaken(answer) => self.shaken(answer),
-                Effect::AwaitRoots => {
-                    self.roots_until = Some(Instant::now() + self.setup.settings.times.roots);
-                }
-                // The call is entered when it is known who waits for it.
-                Effect::AwaitCall(_) => {}
-                Effect::Start(scope) => {
-                    self.locked = true;
-                    self.roots_until = None;
-                    self.wanted = Some(scope);
-                    self.start();
-                }
-                Effect::Stop => {
-                    self.wanted = None;
-                    self.handshake_until = None;
-                    self.process.stop();
-                }
-                Effect::End(refusal) => {
-                    if refusal == Refusal::Changed {
-                        self.setup.host_end(&Ending::RootsChanged).await;
-                    } else if self.locked {
-                        self.setup.host_end(&Ending::Other(refusal.code().to_owned())).await;
-                    }
-                    self.end = Some(End::Over(refusal));
-                }
+        self.boards.remove(&client);
+        self.on(Input::Leave(client)).await;
+        for (_, call) in self.calls.extract_if(.., |_, call| call.client == client) {
+            if let Some(reply) = call.reply {
+                drop(reply.send(Reply::Over(deleted())));
             }
         }
         self.be_woken();
     }
 
-    /// Starts the server that is wanted, unless the one before is still there.
-    fn start(&mut self) {
-        if self.process.is_there() {
+    async fn posted(&mut self, letter: Letter) {
+        self.use_it();
+        let Letter { client, message, reply } = letter;
+        if !self.boards.contains_key(&client) {
+            // It left while this was on its way: nobody could be told of what it asks, or cancel it.
+            drop(reply.send(Reply::Over(deleted())));
             return;
         }
-        let Some(scope) = self.wanted.take() else { return };
-        let (host, starts) = (Arc::clone(&self.setup.host), Arc::clone(&self.setup.starts));
-        let (session, mut record) = (self.setup.session, self.setup.record.clone());
-        record.scope = scope;
-        if let Some(initialized) = self.setup.talk.initialized() {
-            initialized.text().clone_into(&mut record.handshake.initialized);
-        }
-        self.setup.record = record.clone();
-        let pause = match self.setup.talk.failed_starts() {
-            0 => Duration::ZERO,
-            failed => BACKOFF.saturating_mul(1 << (failed - 1).min(6)),
-        };
-        let opening = async move {
-            sleep(pause).await;
-            // Never closed: there is always a permit sooner or later.
-            let _permit = starts.acquire().await;
-            host.open(session, &record).await
-        };
-        self.process = Process::Opening { opening: Box::pin(opening), unwanted: false };
-        self.handshake_until = Some(Instant::now() + pause + self.setup.settings.times.handshake);
-    }
-
-    fn shaken(&mut self, answer: String) {
-        self.handshake_until = None;
-        (self.setup.on_shaken)(&self.setup.record, &answer);
-        self.answer_asking(&Ok(answer.clone()));
-        self.answer = Some(answer);
-    }
-
-    fn answer_asking(&mut self, answer: &Result<String, NotStarted>) {
-        for asking in self.asking.drain(..) {
-            drop(asking.send(answer.clone()));
-        }
-    }
-
-    /// Tells who posted a message what became of it.
-    fn settle(&mut self, post: PostId, posted: Posted) {
-        let Some(Waiting { reply, client, .. }) = self.waiting.remove(&post) else { return };
-        let reply_with = match posted {
-            Posted::Stream(Stream::Request(number)) => {
-                let began = Instant::now();
-                self.calls.insert(number, Call { client, began, heard: began, reply: Some(reply) });
-                return;
-            }
-            Posted::Stream(Stream::General) | Posted::Accepted => Reply::Accepted,
-            Posted::Refused(refused) => Reply::Refused(refused),
-            Posted::Full => Reply::Full,
-            Posted::NotStarted(why) => Reply::NotStarted(why),
-            Posted::Over(refusal) => Reply::Over(refusal),
-        };
-        // Whoever does not wait any more does not want to know.
-        drop(reply.send(reply_with));
-    }
-
-    fn send(&mut self, client: ClientId, stream: Stream, line: String, last: bool) {
-        let board = self.boards.get(&client);
-        let Stream::Request(number) = stream else {
-            if let Some(board) = board {
-                board.send(stream, line, last);
-            }
-            return;
-        };
-        let Some(call) = self.calls.get_mut(&number) else { return };
-        call.heard = Instant::now();
-        match call.reply.take() {
-            Some(reply) if last => drop(reply.send(Reply::Answer(line))),
-            reply => {
-                if let Some(board) = board {
-                    if let Some(reply) = reply {
-                        board.open(stream);
-                        drop(reply.send(Reply::Stream(stream)));
-                    }
-                    board.send(stream, line, last);
-                }
-            }
-        }
-        if last {
-            self.calls.remove(&number);
-        }
+        self.posts += 1;
+        let post = PostId(self.posts);
+        let is_request = message.kind() == crate::envelope::Kind::Request;
+        self.waiting.insert(post, Waiting { client, since: self.used, is_request, reply: Some(reply) });
+        self.on(Input::Post(post, client, message)).await;
     }
 
     fn use_it(&mut self) {
@@ -468,6 +325,11 @@ impl Conversation {
     }
 }
 
+/// Why a client of several is over.
+fn deleted() -> Refusal {
+    Refusal::Ended(Ending::Deleted.code().to_owned())
+}
+
 impl Setup {
     async fn host_end(&self, ending: &Ending) {
         if let Err(error) = self.host.end(self.session, ending).await {
@@ -475,6 +337,3 @@ impl Setup {
         }
     }
 }
-
-#[path = "conversation/time.rs"]
-mod time;

@@ -157,14 +157,14 @@ impl Refusal {
         }
     }
 
-    /// What happened, and what to do.
+    /// What happened, and what to do. [`Display`](std::fmt::Display) has the code before it.
     #[must_use]
     pub fn sentence(&self) -> String {
         match self {
             Self::Roots(error) => format!("{error}. Open a new session with directories that can be had"),
-            Self::Ended(code) => format!("the session is over: {code}. Open a new session"),
-            Self::Host { code, message } => {
-                format!("{code}: {message}. Open a new session with directories that can be had")
+            Self::Ended(_) => "the session is over. Open a new session".to_owned(),
+            Self::Host { message, .. } => {
+                format!("{message}. Open a new session with directories that can be had")
             }
             Self::NoAnswer(message) => {
                 format!("the client could not say which directories it opens: {message}. Open a new session")
@@ -181,12 +181,29 @@ impl Refusal {
     }
 }
 
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.code(), self.sentence())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
     use crate::roots;
+
+    #[test]
+    fn a_code_stands_once_before_its_sentence() {
+        let host = Refusal::Host { code: "root_not_found".into(), message: "/a: there is nothing".into() };
+        let of_root = roots::read(r#"{"roots":[{"uri":"file:///"}]}"#).unwrap_err();
+        for refusal in [host, Refusal::Roots(of_root), Refusal::Timeout, Refusal::Ended("killed".into())] {
+            let told = refusal.to_string();
+            assert!(told.starts_with(&format!("{}: ", refusal.code())), "{told}");
+            assert_eq!(told.matches(refusal.code()).count(), 1, "{told}");
+        }
+    }
 
     fn id(number: i128) -> MessageId {
         MessageId::Integer(number)

@@ -18,6 +18,7 @@ pub mod http;
 pub mod id;
 pub mod modern;
 pub mod params;
+mod places;
 mod process;
 pub mod replay;
 pub mod revision;

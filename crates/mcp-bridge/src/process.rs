@@ -9,6 +9,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::host::{Child, Exit, HostError};
+use crate::places::Place;
 use crate::wire::{Outbox, Read, Reader};
 
 /// What happened to a process.
@@ -35,9 +36,15 @@ pub(crate) enum Process {
     #[default]
     Absent,
     /// It is being started, and stopped at once when nobody wants it any more.
-    Opening { opening: BoxFuture<'static, Result<Child, HostError>>, unwanted: bool },
+    Opening { opening: BoxFuture<'static, Result<Opened, HostError>>, unwanted: CancellationToken },
     /// It is there.
     Up(Box<Pipes>),
+}
+
+/// A process that was started, in its place.
+pub(crate) struct Opened {
+    pub(crate) child: Child,
+    pub(crate) place: Place,
 }
 
 /// A process that is there.
@@ -54,6 +61,11 @@ pub(crate) struct Pipes {
     stopping: bool,
     /// What is waited for after one of the two ends has come.
     until: Option<Instant>,
+    /// When some of what is to be written was, or there was nothing to write.
+    moved: Instant,
+    /// It read nothing for too long.
+    deaf: bool,
+    _place: Place,
 }
 
 /// With more than this to be written, no message of a client is taken.
@@ -82,7 +94,12 @@ impl Process {
     /// Writes a line, in time. To what is not there, nothing is written.
     pub(crate) fn push(&mut self, line: String) {
         match self {
-            Self::Up(pipes) if pipes.stdin.is_some() => pipes.outbox.push(line),
+            Self::Up(pipes) if pipes.stdin.is_some() => {
+                if pipes.outbox.is_empty() {
+                    pipes.moved = Instant::now();
+                }
+                pipes.outbox.push(line);
+            }
             Self::Absent | Self::Opening { .. } | Self::Up(_) => {}
         }
     }
@@ -91,8 +108,20 @@ impl Process {
     pub(crate) fn stop(&mut self) {
         match self {
             Self::Absent => {}
-            Self::Opening { unwanted, .. } => *unwanted = true,
+            Self::Opening { unwanted, .. } => unwanted.cancel(),
             Self::Up(pipes) => pipes.stop(),
+        }
+    }
+
+    /// Ends it where it has read nothing of what waits for it for as long as it may: that is a crash.
+    pub(crate) fn look(&mut self, now: Instant, limit: Duration) {
+        if let Self::Up(pipes) = self {
+            let is_deaf = !pipes.outbox.is_empty() && now.saturating_duration_since(pipes.moved) >= limit;
+            if is_deaf && !pipes.stopping {
+                pipes.deaf = true;
+                pipes.hang_up();
+                pipes.stop.cancel();
+            }
         }
     }
 
@@ -103,10 +132,10 @@ impl Process {
                 Self::Absent => std::future::pending().await,
                 Self::Opening { opening, unwanted } => {
                     let opened = opening.await;
-                    let stopping = *unwanted;
+                    let stopping = unwanted.is_cancelled();
                     match opened {
-                        Ok(child) => {
-                            let mut pipes = Pipes::of(child, message_max);
+                        Ok(opened) => {
+                            let mut pipes = Pipes::of(opened, message_max);
                             if stopping {
                                 pipes.stop();
                             }
@@ -138,7 +167,8 @@ impl Process {
 }
 
 impl Pipes {
-    fn of(child: Child, message_max: usize) -> Self {
+    fn of(opened: Opened, message_max: usize) -> Self {
+        let Opened { child, place } = opened;
         Self {
             reader: Reader::new(child.stdout, message_max),
             stdin: Some(child.stdin),
@@ -149,6 +179,9 @@ impl Pipes {
             silent: false,
             stopping: false,
             until: None,
+            moved: Instant::now(),
+            deaf: false,
+            _place: place,
         }
     }
 
@@ -168,7 +201,13 @@ impl Pipes {
             if self.silent
                 && let Some(exit) = self.exit.take()
             {
-                return if self.stopping { News::Stopped(exit) } else { News::Gone(exit) };
+                return match exit {
+                    exit if self.stopping => News::Stopped(exit),
+                    Exit::Ended(_) if self.deaf => {
+                        News::Gone(Exit::Ended("it read nothing of what it was told, and was ended".into()))
+                    }
+                    exit => News::Gone(exit),
+                };
             }
             let writes = !self.outbox.is_empty();
             let reads = !self.silent && self.outbox.bytes() < OUTBOX_FULL;
@@ -182,9 +221,10 @@ impl Pipes {
                     }
                     _ if self.stopping => {}
                     Read::Line(line) => return News::Line(line),
-                    Read::Long(_) | Read::Half(_) => return News::Stray(read),
+                    Read::Long(..) | Read::Half(_) => return News::Stray(read),
                 },
                 written = write(&mut self.outbox, self.stdin.as_mut()), if writes => {
+                    self.moved = Instant::now();
                     if !written {
                         self.hang_up();
                     }

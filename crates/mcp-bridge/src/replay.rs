@@ -146,6 +146,35 @@ impl Replay {
         Some(id)
     }
 
+    /// A stream ends after what was sent on it.
+    pub fn finish(&mut self, stream: Stream) {
+        if let Some(sent) = self.streams.get_mut(&stream).filter(|sent| !sent.ended) {
+            sent.ended = true;
+            self.ended.push_back(stream);
+            self.forget();
+        }
+    }
+
+    /// Events can be sent on this stream.
+    #[must_use]
+    pub fn is_open(&self, stream: Stream) -> bool {
+        self.streams.get(&stream).is_some_and(|sent| !sent.ended)
+    }
+
+    /// The last event of a stream was never sent, if it comes after this one and is kept.
+    pub fn take_back(&mut self, stream: Stream, after: u64) {
+        let Some(sent) = self.streams.get_mut(&stream).filter(|sent| sent.sent > after && !sent.ended) else {
+            return;
+        };
+        if let Some(line) = sent.events.pop_back() {
+            sent.sent -= 1;
+            self.bytes -= line.len();
+            if let Some(index) = self.order.iter().rposition(|of| *of == stream) {
+                self.order.remove(index);
+            }
+        }
+    }
+
     /// What comes after this event.
     #[must_use]
     pub fn since(&self, after: EventId) -> Since {
@@ -252,6 +281,11 @@ mod tests {
         assert_eq!(replay.since(id(one, 3)), Since::Lost);
         assert_eq!(replay.since(id(Stream::Request(3), 0)), Since::Lost);
         assert_eq!(replay.since(id(Stream::General, 0)), Since::Nothing);
+        let three = Stream::Request(3);
+        replay.open(three);
+        replay.finish(three);
+        assert_eq!((replay.since(id(three, 0)), replay.is_open(three)), (Since::Ended, false));
+        assert_eq!(replay.send(three, "late", true), None);
     }
 
     #[test]

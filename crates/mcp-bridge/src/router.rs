@@ -35,6 +35,13 @@ pub enum FromClient {
         /// Our number for a request.
         request: Option<u64>,
     },
+    /// To the server, as this line: the request of this number is cancelled, and is not asked anything for any more.
+    Cancel {
+        /// The line.
+        line: String,
+        /// Our number for the request.
+        request: u64,
+    },
     /// Nothing to do: what it is about is over.
     Late,
     /// It cannot be taken.
@@ -69,6 +76,17 @@ pub enum FromServer {
         /// It ends that stream.
         last: bool,
     },
+    /// A question for this client, under this number of ours.
+    Ask {
+        /// Whom it is for.
+        client: ClientId,
+        /// On which of its streams.
+        stream: Stream,
+        /// The line.
+        line: String,
+        /// Our number for it.
+        number: u64,
+    },
     /// To every client's general stream, as this line.
     ToAll(String),
     /// Back to the server, as this line: nobody is there to be asked.
@@ -84,6 +102,8 @@ struct Pending {
     id: MessageId,
     id_text: String,
     token_text: Option<String>,
+    /// The client has lost interest in it.
+    cancelled: bool,
 }
 
 /// One request of the server.
@@ -92,6 +112,9 @@ struct Asked {
     client: ClientId,
     id: MessageId,
     id_text: String,
+    token_text: Option<String>,
+    /// For which request of the client, by our number, as far as that can be said.
+    of: Option<u64>,
 }
 
 /// The requests in flight of one server process, in both directions.
@@ -100,6 +123,8 @@ pub struct Router {
     next: u64,
     /// The one client that there is, if the process works for one alone.
     only: Option<ClientId>,
+    /// The clients are not all one principal's.
+    mixed: bool,
     // By our number, so that the newest is last.
     pending: BTreeMap<u64, Pending>,
     by_client: HashMap<(ClientId, MessageId), u64>,
@@ -120,23 +145,39 @@ impl Router {
         self.pending.values().filter(|pending| pending.client == client).count()
     }
 
-    /// Nothing is in flight in either direction.
+    /// No client waits for an answer. What clients were asked does not count: they may never answer.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.pending.is_empty() && self.asked.is_empty()
+        self.pending.is_empty()
+    }
+
+    /// From here on clients of several principals share the process: what cannot be said to be one's is nobody's.
+    pub fn mix(&mut self) {
+        self.mixed = true;
+    }
+
+    /// Numbers begin after this one, so that those of an earlier process are not ours.
+    pub fn begin_after(&mut self, number: u64) {
+        self.next = self.next.max(number);
     }
 
     /// A message of a client.
     pub fn from_client(&mut self, client: ClientId, message: &Message) -> FromClient {
+        self.from_client_as(client, message, None)
+    }
+
+    /// The same; a request gets this number, which was [reserved](Self::reserve) for it.
+    pub fn from_client_as(&mut self, client: ClientId, message: &Message, number: Option<u64>) -> FromClient {
         match message.kind() {
-            Kind::Request => self.request(client, message),
+            Kind::Request => self.request(client, message, number),
             Kind::Notification if message.method() == Some(CANCELLED) => self.cancelled(client, message),
+            Kind::Notification if message.method() == Some(PROGRESS) => self.progress_of(client, message),
             Kind::Notification => FromClient::Forward { line: message.text().to_owned(), request: None },
             Kind::Success | Kind::Error => self.answer(client, message),
         }
     }
 
-    fn request(&mut self, client: ClientId, message: &Message) -> FromClient {
+    fn request(&mut self, client: ClientId, message: &Message, number: Option<u64>) -> FromClient {
         let (Some(id), Some(id_text)) = (message.id(), message.id_text()) else {
             return FromClient::Refused(Refused::Unasked);
         };
@@ -147,7 +188,7 @@ impl Router {
         if self.pending_of(client) >= PENDING_MAX {
             return FromClient::Refused(Refused::Pending);
         }
-        let number = self.reserve();
+        let number = number.unwrap_or_else(|| self.reserve());
         let ours = number.to_string();
         let token = message.progress_token();
         let line = message.with_id_and(&ours, token.map(|token| (token, ours.as_str())));
@@ -156,6 +197,7 @@ impl Router {
             id: id.clone(),
             id_text: id_text.to_owned(),
             token_text: token.map(str::to_owned),
+            cancelled: false,
         };
         self.pending.insert(number, pending);
         self.by_client.insert(key, number);
@@ -167,9 +209,21 @@ impl Router {
         let Some(text) = message.param(REQUEST_ID) else { return FromClient::Late };
         let number = MessageId::parse(text).ok().and_then(|id| self.by_client.get(&(client, id)));
         // Some clients cancel what was answered long ago.
-        let Some(number) = number else { return FromClient::Late };
+        let Some(number) = number.copied() else { return FromClient::Late };
         let line = message.with_id_and("", Some((text, &number.to_string())));
-        FromClient::Forward { line, request: None }
+        if let Some(pending) = self.pending.get_mut(&number) {
+            pending.cancelled = true;
+        }
+        FromClient::Cancel { line, request: number }
+    }
+
+    /// A client tells how far it is with what it was asked.
+    fn progress_of(&self, client: ClientId, message: &Message) -> FromClient {
+        let Some(token) = message.param(PROGRESS_TOKEN) else { return FromClient::Late };
+        let asked = token.parse::<u64>().ok().and_then(|number| self.asked.get(&number));
+        let theirs = asked.filter(|asked| asked.client == client).and_then(|asked| asked.token_text.as_ref());
+        let Some(theirs) = theirs else { return FromClient::Late };
+        FromClient::Forward { line: message.with_id_and("", Some((token, theirs))), request: None }
     }
 
     fn answer(&mut self, client: ClientId, message: &Message) -> FromClient {
@@ -186,7 +240,7 @@ impl Router {
         FromClient::Forward { line: message.with_id(&asked.id_text), request: None }
     }
 
-    /// A message of the server. Where it may not be told whom it is for, it is for the client that asked last.
+    /// A message of the server. Where it cannot be said whom it is for, it is for nobody, unless one alone can hear it.
     pub fn from_server(&mut self, message: &Message) -> FromServer {
         match message.kind() {
             Kind::Success | Kind::Error => self.answered(message),
@@ -206,7 +260,7 @@ impl Router {
         FromServer::ToClient { client: pending.client, stream: Stream::Request(number), line, last: true }
     }
 
-    /// Questions belong to the request that is being worked on, and only one can be named: the newest.
+    /// Questions belong to a request that is being worked on, and do not say to which.
     fn ask(&mut self, message: &Message) -> FromServer {
         let (Some(id), Some(id_text)) = (message.id(), message.id_text()) else { return FromServer::Stray };
         if self.asked_by_id.contains_key(id) {
@@ -219,19 +273,52 @@ impl Router {
         if self.asked.len() >= ASKED_MAX {
             return FromServer::Back(error_line(id_text, -32_000, "too many requests are not answered yet"));
         }
-        let alone = self.only.map(|client| (Stream::General, client));
-        let Some((stream, client)) = self.newest().or(alone) else {
-            return FromServer::Back(error_line(
-                id_text,
-                -32_000,
-                "no client waits for anything, so nobody is asked",
-            ));
+        let (client, of) = match self.whom() {
+            Ok(found) => found,
+            Err(why) => return FromServer::Back(error_line(id_text, -32_000, why)),
         };
-        let number = self.reserve();
-        self.asked.insert(number, Asked { client, id: id.clone(), id_text: id_text.to_owned() });
-        self.asked_by_id.insert(id.clone(), number);
-        let line = message.with_id(&number.to_string());
-        FromServer::ToClient { client, stream, line, last: false }
+        let (id, number, token) = (id.clone(), self.reserve(), message.progress_token());
+        let ours = number.to_string();
+        let line = message.with_id_and(&ours, token.map(|token| (token, ours.as_str())));
+        let asked = Asked {
+            client,
+            id: id.clone(),
+            id_text: id_text.to_owned(),
+            token_text: token.map(str::to_owned),
+            of,
+        };
+        self.asked.insert(number, asked);
+        self.asked_by_id.insert(id, number);
+        let stream = of.map_or(Stream::General, Stream::Request);
+        FromServer::Ask { client, stream, line, number }
+    }
+
+    /// Whom a question is for: the newest request of the only client that waits for something, or, where all clients are one
+    /// principal's, the only request for which nothing else is asked.
+    fn whom(&self) -> Result<(ClientId, Option<u64>), &'static str> {
+        let mut live = self.live();
+        let newest = live.next();
+        if let Some(client) = self.only {
+            return Ok((client, newest.map(|(number, _)| number)));
+        }
+        let Some((number, pending)) = newest else {
+            return Err("no client waits for anything, so nobody is asked");
+        };
+        if live.all(|(_, other)| other.client == pending.client) {
+            return Ok((pending.client, Some(number)));
+        }
+        let is_free = |number: u64| !self.asked.values().any(|asked| asked.of == Some(number));
+        let mut free = self.live().filter(|(number, _)| !self.mixed && is_free(*number));
+        match (free.next(), free.next()) {
+            (Some((number, pending)), None) => Ok((pending.client, Some(number))),
+            _ => Err("several clients wait for something, and nobody can say which of them is asked"),
+        }
+    }
+
+    /// The requests that their clients still wait for, the newest first.
+    fn live(&self) -> impl Iterator<Item = (u64, &Pending)> {
+        let pending = self.pending.iter().rev().map(|(number, pending)| (*number, pending));
+        pending.filter(|(_, pending)| !pending.cancelled)
     }
 
     fn progress(&self, message: &Message) -> FromServer {
@@ -253,12 +340,13 @@ impl Router {
             return FromServer::Stray;
         };
         let line = message.with_id_and("", Some((text, &number.to_string())));
-        let stream = self.newest_of(asked.client).map_or(Stream::General, Stream::Request);
+        let stream = asked.of.filter(|number| self.pending.contains_key(number));
+        let stream = stream.map_or(Stream::General, Stream::Request);
         FromServer::ToClient { client: asked.client, stream, line, last: false }
     }
 
-    /// What is told during the only request in flight belongs to it. Else nobody can say, and all may know; but what may be
-    /// about the request of one client is not told to another.
+    /// What is told during the only request in flight belongs to it. Else nobody can say, and what may be about one principal is
+    /// not told to another.
     fn told(&self, message: &Message) -> FromServer {
         if let Some(subscribed) = self.subscribed(message) {
             return subscribed;
@@ -267,18 +355,19 @@ impl Router {
         let is_for_all = message.method().is_some_and(|method| {
             method.ends_with("/list_changed") || method == "notifications/resources/updated"
         });
-        let newest = self.newest().filter(|_| !is_for_all);
-        let Some((stream, client)) = newest else { return FromServer::ToAll(line) };
-        if self.pending.len() == 1 {
-            return FromServer::ToClient { client, stream, line, last: false };
-        }
-        if self.only.is_some() {
+        if is_for_all {
             return FromServer::ToAll(line);
         }
-        if self.pending.values().all(|pending| pending.client == client) {
-            return FromServer::ToClient { client, stream: Stream::General, line, last: false };
+        if self.mixed {
+            return FromServer::Stray;
         }
-        FromServer::Stray
+        let mut live = self.live();
+        let Some((number, pending)) = live.next() else { return FromServer::ToAll(line) };
+        let (client, is_only) = (pending.client, live.next().is_none());
+        // Several of one client's: nobody can say for which it is, and the client hears it once.
+        let is_general = !is_only && self.live().all(|(_, other)| other.client == client);
+        let stream = if is_general { Stream::General } else { Stream::Request(number) };
+        FromServer::ToClient { client, stream, line, last: false }
     }
 
     /// What comes of a subscription says of which, by the id of the request that made it.
@@ -291,14 +380,6 @@ impl Router {
         Some(FromServer::ToClient { client: pending.client, stream, line, last: false })
     }
 
-    fn newest(&self) -> Option<(Stream, ClientId)> {
-        self.pending.last_key_value().map(|(number, pending)| (Stream::Request(*number), pending.client))
-    }
-
-    fn newest_of(&self, client: ClientId) -> Option<u64> {
-        self.pending.iter().rev().find(|(_, pending)| pending.client == client).map(|(number, _)| *number)
-    }
-
     /// A client is gone: what it asked is cancelled, and what it was asked is answered for it. Returns lines for the
     /// server.
     pub fn leave(&mut self, client: ClientId) -> Vec<String> {
@@ -306,9 +387,7 @@ impl Router {
         self.pending.retain(|number, pending| {
             let stays = pending.client != client;
             if !stays {
-                lines.push(format!(
-                    r#"{{"jsonrpc":"2.0","method":"{CANCELLED}","params":{{"{REQUEST_ID}":{number},"reason":"the client is gone"}}}}"#
-                ));
+                lines.push(cancelled(*number, "the client is gone"));
             }
             stays
         });
@@ -324,30 +403,49 @@ impl Router {
         lines
     }
 
-    /// The server is gone: everything that waits for it is answered. Returns lines for clients, on their streams.
-    pub fn fail(&mut self, code: i32, why: &str) -> Vec<(ClientId, Stream, String)> {
+    /// The server is gone: everything that waits for it is answered. Returns lines for clients, on their streams; none for what
+    /// was cancelled, because nobody there knows of it any more.
+    pub fn fail(&mut self, code: i32, why: &str) -> Vec<(ClientId, Stream, Option<String>)> {
         self.by_client.clear();
-        self.asked.clear();
-        self.asked_by_id.clear();
+        self.forget_asked();
         let pending = std::mem::take(&mut self.pending).into_iter();
         pending
             .map(|(number, pending)| {
-                (pending.client, Stream::Request(number), error_line(&pending.id_text, code, why))
+                let line = (!pending.cancelled).then(|| error_line(&pending.id_text, code, why));
+                (pending.client, Stream::Request(number), line)
             })
             .collect()
     }
 
-    /// Gives up on one request: its answer, should it come, is a stray. Returns what its client is told, and what the
-    /// server is.
-    pub fn give_up(&mut self, number: u64, code: i32, why: &str) -> Option<(ClientId, String, String)> {
+    /// Gives up on one request: its answer, should it come, is a stray. Returns what its client is told, which is nothing if it
+    /// has cancelled it, and what the server is.
+    pub fn give_up(
+        &mut self,
+        number: u64,
+        code: i32,
+        why: &str,
+    ) -> Option<(ClientId, Option<String>, String)> {
         let pending = self.pending.remove(&number)?;
-        let answer = error_line(&pending.id_text, code, why);
+        let answer = (!pending.cancelled).then(|| error_line(&pending.id_text, code, why));
         self.by_client.remove(&(pending.client, pending.id));
-        let reason = serde_json::Value::from(why);
-        let cancelled = format!(
-            r#"{{"jsonrpc":"2.0","method":"{CANCELLED}","params":{{"{REQUEST_ID}":{number},"reason":{reason}}}}}"#
-        );
-        Some((pending.client, answer, cancelled))
+        Some((pending.client, answer, cancelled(number, why)))
+    }
+
+    /// Gives up on a question: an answer, should it come, answers nothing. Returns whom it was for and on which stream, what
+    /// that client is told, and what the server is.
+    pub fn expire(&mut self, number: u64, why: &str) -> Option<(ClientId, Stream, String, String)> {
+        let asked = self.asked.remove(&number)?;
+        self.asked_by_id.remove(&asked.id);
+        let stream = asked.of.filter(|number| self.pending.contains_key(number));
+        let withdrawn = cancelled(number, why);
+        let answer = error_line(&asked.id_text, -32_001, why);
+        Some((asked.client, stream.map_or(Stream::General, Stream::Request), withdrawn, answer))
+    }
+
+    /// The server that asked is gone, or will be.
+    pub fn forget_asked(&mut self) {
+        self.asked.clear();
+        self.asked_by_id.clear();
     }
 
     /// A number that no request gets.
@@ -362,6 +460,14 @@ const PROGRESS: &str = "notifications/progress";
 const REQUEST_ID: &str = "requestId";
 const PROGRESS_TOKEN: &str = "progressToken";
 const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
+
+/// That nobody waits for the answer to the request of this number.
+fn cancelled(number: u64, why: &str) -> String {
+    let reason = serde_json::Value::from(why);
+    format!(
+        r#"{{"jsonrpc":"2.0","method":"{CANCELLED}","params":{{"{REQUEST_ID}":{number},"reason":{reason}}}}}"#
+    )
+}
 
 /// An error that answers the request with this id, which is JSON.
 #[must_use]

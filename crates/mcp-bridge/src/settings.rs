@@ -45,17 +45,27 @@ pub enum Restart {
 /// How long things may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Times {
-    /// Until a request is answered, from when the server got it or from when it last told of its progress.
+    /// Until a request is answered, from when the server got it or from when it last told of its progress. Until a client has
+    /// answered what it was asked. Until a server has read something of what waits for it.
     pub call: Duration,
+    /// Until a request is answered, whatever the server tells of its progress.
+    pub whole_call: Duration,
+    /// Until a request that its client has cancelled is over.
+    pub cancelled: Duration,
     /// Until a message reaches a server that is not there: its scope is not known, or it is being started.
     pub wait: Duration,
+    /// Until there is room for a server process, where as many are at work as may be.
+    pub room: Duration,
+    /// A session that nobody has used for so long gives way to one that waits for room.
+    pub rest: Duration,
     /// Until the client has said which directories it opens.
     pub roots: Duration,
     /// Until a server that was started answers the handshake.
     pub handshake: Duration,
     /// Until an answer that stands alone is sent as a stream, so that the client sees that somebody works on it.
     pub patience: Duration,
-    /// Without a message in either direction, a server process ends; the next message brings it back.
+    /// Without a message of the client, or of the server to a client that reads it, a server process ends; the next message
+    /// brings it back.
     pub idle: Duration,
     /// After this, a session without a process is looked up again when somebody comes with its id.
     pub forget: Duration,
@@ -68,12 +78,16 @@ pub struct Times {
 }
 
 impl Default for Times {
-    /// 10 minutes a call; a minute to wait, for a handshake and for a client that opens; 30 s for roots and bodies; 2 s of
-    /// patience; 15 minutes idle, 5 more until it is forgotten; a sign of life every 15 s.
+    /// 10 minutes a call, or 4 hours with progress, and one second after it was cancelled; a minute to wait, for a handshake and for a
+    /// client that opens; 45 s for room, from who rested for 10 s; 30 s for roots and bodies; 2 s of patience; 15 minutes idle, 5 more until it is forgotten; a sign of life every 15 s.
     fn default() -> Self {
         Self {
             call: Duration::from_mins(10),
+            whole_call: Duration::from_hours(4),
+            cancelled: Duration::from_secs(1),
             wait: Duration::from_mins(1),
+            room: Duration::from_secs(45),
+            rest: Duration::from_secs(10),
             roots: Duration::from_secs(30),
             handshake: Duration::from_mins(1),
             patience: Duration::from_secs(2),
@@ -99,14 +113,17 @@ pub struct Caps {
     pub requests: usize,
     /// Streams that are read at once.
     pub streams: usize,
-    /// Processes that are being started at once.
+    /// Server processes that are there at once.
+    pub processes: usize,
+    /// Processes that are being started at once; half of them for one principal.
     pub starts: usize,
     /// Answers to `initialize` that are remembered.
     pub answers: usize,
 }
 
 impl Default for Caps {
-    /// 1024 sessions, 256 of one principal; 32 MiB a message; 1024 requests and 4096 streams; 16 starts; 64 answers.
+    /// 1024 sessions, 256 of one principal; 32 MiB a message; 1024 requests and 4096 streams; 64 processes, of which 16
+    /// start at once; 64 answers.
     fn default() -> Self {
         Self {
             sessions: 1_024,
@@ -114,6 +131,7 @@ impl Default for Caps {
             message: MESSAGE_MAX,
             requests: 1_024,
             streams: 4_096,
+            processes: 64,
             starts: 16,
             answers: 64,
         }

@@ -4,13 +4,17 @@
 //! which was set for all of them, and one handshake, which is the bridge's own.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
-use crate::envelope::{Kind, Message};
+use crate::envelope::{Kind, Message, member};
 use crate::gate::{Gate, Happened, Refusal, Scope, Then};
 use crate::id::MessageId;
 use crate::roots;
-use crate::router::{ClientId, FromClient, FromServer, Refused, Router, Stream, has_capability};
+use crate::router::{ClientId, FromClient, FromServer, Router, Stream, error_line, has_capability};
+
+#[path = "talk/steps.rs"]
+mod steps;
+
+pub use self::steps::{Effect, Input, NotStarted, Posted};
 
 /// One message that a client has posted, until it is known what becomes of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -23,115 +27,12 @@ pub const FAILED_STARTS_MAX: u32 = 3;
 
 /// JSON-RPC's code for what went wrong on this side.
 const SERVER_ERROR: i32 = -32_000;
+/// JSON-RPC's code for a method that there is not.
+const NO_METHOD: i32 = -32_601;
+/// How much of what a client says of its error is told.
+const SAID_MAX: usize = 200;
 /// The number under which the server gets the client's `initialize`: the router never gives it.
 const HANDSHAKE: i128 = 0;
-
-/// What happens to a session.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Input {
-    /// A client posted a message.
-    Post(PostId, ClientId, Message),
-    /// Whoever posted this waits no longer.
-    Forget(PostId),
-    /// The server wrote a message.
-    Line(Message),
-    /// The server is up, inside its scope.
-    Started,
-    /// The server is gone, or could not be started.
-    Gone {
-        /// Why, as a sentence.
-        why: String,
-        /// It may be started again.
-        restart: bool,
-    },
-    /// The server could not be started for now: whoever waits hears why, and the next message tries again.
-    NotStarted(NotStarted),
-    /// What the scope names cannot be had.
-    ScopeRefused {
-        /// As programs read it.
-        code: String,
-        /// Which directory, and why.
-        message: String,
-    },
-    /// Somebody wants the server to be there.
-    Wake,
-    /// The session was ended from outside, with this code.
-    Over(String),
-    /// The host has ended the server because it needed the room: the next message brings it back.
-    Suspended,
-    /// A client is gone, of several.
-    Leave(ClientId),
-    /// Whoever posted this has waited for as long as may be.
-    WaitedTooLong(PostId),
-    /// The client has not said in time which directories it opens.
-    RootsTimedOut,
-    /// The answer to this request takes longer than it may.
-    CallTimedOut(u64),
-    /// Nothing was said for a while, and the session may go to sleep: its server ends.
-    Suspend,
-}
-
-/// What is to be done, in this order.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Effect {
-    /// Tell who posted it what became of it.
-    Posted(PostId, Posted),
-    /// Send this to a client.
-    Send {
-        /// Whom it is for.
-        client: ClientId,
-        /// On which stream.
-        stream: Stream,
-        /// The line.
-        line: String,
-        /// The stream ends with it.
-        last: bool,
-    },
-    /// Send this to every client, on its general stream.
-    SendAll(String),
-    /// Write this line to the server.
-    Write(String),
-    /// The server has answered the handshake with this, which is the `result`.
-    Shaken(String),
-    /// The server has said something that is for nobody.
-    Stray,
-    /// Wait for the client's roots, for as long as may be.
-    AwaitRoots,
-    /// Wait for the answer to this request, for as long as may be.
-    AwaitCall(u64),
-    /// Start the server in this scope.
-    Start(Scope),
-    /// End the server: stdin first, then by force.
-    Stop,
-    /// The session is over, for this reason.
-    End(Refusal),
-}
-
-/// What became of a message.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Posted {
-    /// It was taken, and there is nothing to say.
-    Accepted,
-    /// Its answer comes on this stream.
-    Stream(Stream),
-    /// It was not taken.
-    Refused(Refused),
-    /// Too many wait for the server already.
-    Full,
-    /// There is no server for it, for now.
-    NotStarted(NotStarted),
-    /// The session is over.
-    Over(Refusal),
-}
-
-/// Why there is no server for a message, for now.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NotStarted {
-    /// A sentence.
-    pub why: String,
-    /// When it is worth trying again, where somebody knows.
-    pub retry_after: Option<Duration>,
-}
 
 /// Where the server stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -159,9 +60,19 @@ pub struct Talk {
     gate: Gate,
     server: Server,
     router: Router,
-    waiting: VecDeque<(PostId, ClientId, Message)>,
+    waiting: VecDeque<Waiting>,
     failed_starts: u32,
     lost: String,
+}
+
+/// A message that waits for the server.
+#[derive(Debug)]
+struct Waiting {
+    post: PostId,
+    client: ClientId,
+    message: Message,
+    /// The number that it has already, because its stream carries a question.
+    number: Option<u64>,
 }
 
 impl Talk {
@@ -235,6 +146,22 @@ impl Talk {
         self.only.is_none()
     }
 
+    /// From here on the clients are not all one principal's.
+    pub fn mix(&mut self) {
+        self.router.mix();
+    }
+
+    /// Numbers of messages begin after this one, so that those of an earlier process are not ours.
+    pub fn begin_after(&mut self, number: u64) {
+        self.router.begin_after(number);
+    }
+
+    /// The server is there, or on its way.
+    #[must_use]
+    pub fn has_server(&self) -> bool {
+        matches!(self.server, Server::Starting | Server::Shaking | Server::Ready)
+    }
+
     /// What the server is told after the handshake, once the client has said it.
     #[must_use]
     pub fn initialized(&self) -> Option<&Message> {
@@ -253,7 +180,7 @@ impl Talk {
         (self.server == Server::Lost).then_some(self.lost.as_str())
     }
 
-    /// Nothing is in flight and nothing waits.
+    /// No client waits for anything.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.router.is_idle() && self.waiting.is_empty()
@@ -264,7 +191,7 @@ impl Talk {
         let mut effects = Vec::new();
         match input {
             Input::Post(post, client, message) => self.post(post, client, message, &mut effects),
-            Input::Forget(post) => self.waiting.retain(|(waiting, ..)| *waiting != post),
+            Input::Forget(post) => self.waiting.retain(|waiting| waiting.post != post),
             Input::Line(message) => self.line(&message, &mut effects),
             Input::Started => {
                 if self.server == Server::Starting {
@@ -277,7 +204,14 @@ impl Talk {
                     }
                 }
             }
-            Input::Gone { why, restart } => self.gone(&why, restart, &mut effects),
+            Input::Gone { why, restart, lasted } => {
+                if lasted {
+                    self.failed_starts = 0;
+                }
+                self.gone(&why, restart, &mut effects);
+            }
+            Input::Unshaken(why) => self.unshaken(&why, &mut effects),
+            Input::Retry => self.retry(),
             Input::NotStarted(why) => self.not_started(&why, &mut effects),
             Input::ScopeRefused { code, message } => self.refuse_scope(code, message, &mut effects),
             Input::Wake => self.bring(&mut effects),
@@ -286,11 +220,24 @@ impl Talk {
             Input::Leave(client) => self.leave(client, &mut effects),
             Input::WaitedTooLong(post) => self.waited_too_long(post, &mut effects),
             Input::RootsTimedOut => self.gate_on(Happened::TimedOut, &mut effects),
-            Input::CallTimedOut(number) => self.give_up(number, &mut effects),
+            Input::Carry(post) => self.carry(post, &mut effects),
+            Input::CallTimedOut(number) => {
+                let why = "the server took too long to answer";
+                self.give_up(number, -32_001, why, true, &mut effects);
+            }
+            Input::CallCancelled(number) => {
+                self.give_up(number, SERVER_ERROR, "cancelled", false, &mut effects);
+            }
+            Input::Unreadable(number, why) => {
+                let why = format!("what the server answered cannot be passed on: {why}");
+                self.give_up(number, -32_603, &why, false, &mut effects);
+            }
+            Input::QuestionTimedOut(number) => self.expire(number, &mut effects),
             Input::Suspend => {
-                if self.is_idle() && matches!(self.server, Server::Ready | Server::Shaking | Server::Starting)
-                {
+                if self.is_idle() && self.has_server() {
                     self.server = Server::Absent;
+                    // Whoever was asked something has not answered for as long as nobody said anything.
+                    self.router.forget_asked();
                     effects.push(Effect::Stop);
                 }
             }
@@ -301,6 +248,11 @@ impl Talk {
     fn post(&mut self, post: PostId, client: ClientId, message: Message, effects: &mut Vec<Effect>) {
         if let Gate::Refused(refusal) = &self.gate {
             effects.push(Effect::Posted(post, Posted::Over(refusal.clone())));
+            return;
+        }
+        if message.kind() == Kind::Request && message.method() == Some("ping") && self.server != Server::Ready
+        {
+            self.pong(post, client, &message, effects);
             return;
         }
         if self.only.is_none() {
@@ -345,21 +297,22 @@ impl Talk {
     /// To the server, now or when it is there.
     fn deliver(&mut self, post: PostId, client: ClientId, message: Message, effects: &mut Vec<Effect>) {
         match self.server {
-            Server::Ready => self.forward(post, client, &message, effects),
-            Server::Lost => self.refuse_lost(post, client, &message, effects),
+            Server::Ready => self.forward(&Waiting { post, client, message, number: None }, effects),
+            Server::Lost => self.refuse_lost(&Waiting { post, client, message, number: None }, effects),
             Server::Absent | Server::Starting | Server::Shaking => {
                 if self.waiting.len() >= WAITING_MAX {
                     effects.push(Effect::Posted(post, Posted::Full));
                     return;
                 }
-                self.waiting.push_back((post, client, message));
+                self.waiting.push_back(Waiting { post, client, message, number: None });
                 self.bring(effects);
             }
         }
     }
 
-    fn forward(&mut self, post: PostId, client: ClientId, message: &Message, effects: &mut Vec<Effect>) {
-        let posted = match self.router.from_client(client, message) {
+    fn forward(&mut self, waiting: &Waiting, effects: &mut Vec<Effect>) {
+        let Waiting { client, message, number, .. } = waiting;
+        let posted = match self.router.from_client_as(*client, message, *number) {
             FromClient::Forward { line, request } => {
                 effects.push(Effect::Write(line));
                 match request {
@@ -370,10 +323,15 @@ impl Talk {
                     None => Posted::Accepted,
                 }
             }
+            FromClient::Cancel { line, request } => {
+                effects.push(Effect::Write(line));
+                effects.push(Effect::AwaitCancelled(request));
+                Posted::Accepted
+            }
             FromClient::Late => Posted::Accepted,
             FromClient::Refused(refused) => Posted::Refused(refused),
         };
-        effects.push(Effect::Posted(post, posted));
+        tell(waiting, posted, effects);
     }
 
     fn line(&mut self, message: &Message, effects: &mut Vec<Effect>) {
@@ -391,12 +349,30 @@ impl Talk {
             FromServer::ToClient { client, stream, line, last } => {
                 effects.push(Effect::Send { client, stream, line, last });
             }
+            FromServer::Ask { client, stream, line, number } => {
+                effects.push(Effect::Ask { client, stream, line, number });
+            }
             FromServer::ToAll(line) => effects.push(match self.only {
                 Some(client) => Effect::Send { client, stream: Stream::General, line, last: false },
                 None => Effect::SendAll(line),
             }),
             FromServer::Back(line) => effects.push(Effect::Write(line)),
             FromServer::Stray => effects.push(Effect::Stray),
+        }
+    }
+
+    /// The question for the roots comes on the stream of a request that waits for the answer to it.
+    fn carry(&mut self, post: PostId, effects: &mut Vec<Effect>) {
+        let Gate::Asked(id) = &self.gate else { return };
+        let line = ask_roots(id);
+        let found = self.waiting.iter_mut().find(|waiting| waiting.post == post);
+        let Some(waiting) = found.filter(|waiting| waiting.message.kind() == Kind::Request) else { return };
+        if waiting.number.is_none() {
+            let number = self.router.reserve();
+            waiting.number = Some(number);
+            effects.push(Effect::Begin(post, number));
+            let (client, stream) = (waiting.client, Stream::Request(number));
+            effects.push(Effect::Send { client, stream, line, last: false });
         }
     }
 
@@ -411,9 +387,7 @@ impl Talk {
         match then {
             Then::Nothing | Then::Pass => {}
             Then::Ask(id) => {
-                let MessageId::Integer(id) = id else { return };
-                let line = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"roots/list"}}"#);
-                let client = self.only.unwrap_or(ClientId(0));
+                let (client, line) = (self.only.unwrap_or(ClientId(0)), ask_roots(&id));
                 effects.push(Effect::Send { client, stream: Stream::General, line, last: false });
                 effects.push(Effect::AwaitRoots);
             }
@@ -425,11 +399,11 @@ impl Talk {
     fn end(&mut self, effects: &mut Vec<Effect>) {
         let Gate::Refused(refusal) = &self.gate else { return };
         let refusal = refusal.clone();
-        self.fail(&refusal.sentence(), effects);
-        for (post, ..) in std::mem::take(&mut self.waiting) {
-            effects.push(Effect::Posted(post, Posted::Over(refusal.clone())));
+        self.fail(&refusal.to_string(), effects);
+        for waiting in std::mem::take(&mut self.waiting) {
+            tell(&waiting, Posted::Over(refusal.clone()), effects);
         }
-        if matches!(self.server, Server::Starting | Server::Shaking | Server::Ready) {
+        if self.has_server() {
             effects.push(Effect::Stop);
         }
         self.server = Server::Lost;
@@ -437,13 +411,49 @@ impl Talk {
     }
 }
 
+/// Tells who posted a message what became of it: as the answer on its stream, where that has begun.
+fn tell(waiting: &Waiting, posted: Posted, effects: &mut Vec<Effect>) {
+    let Some(number) = waiting.number else {
+        effects.push(Effect::Posted(waiting.post, posted));
+        return;
+    };
+    let stream = Stream::Request(number);
+    effects.push(Effect::Posted(waiting.post, Posted::Stream(stream)));
+    let why = match posted {
+        Posted::Stream(_) | Posted::Accepted => return,
+        Posted::Refused(refused) => refused.to_string(),
+        Posted::NotStarted(why) => why.why,
+        Posted::Over(refusal) => refusal.to_string(),
+        Posted::Full => "too many messages wait for the server".to_owned(),
+    };
+    let line = error_line(waiting.message.id_text().unwrap_or("null"), SERVER_ERROR, &why);
+    effects.push(Effect::Send { client: waiting.client, stream, line, last: true });
+}
+
+/// The question for a client's directories.
+fn ask_roots(id: &MessageId) -> String {
+    let MessageId::Integer(id) = id else { return String::new() };
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"roots/list"}}"#)
+}
+
 /// What a client's answer to `roots/list` says.
 fn answer(message: &Message) -> Happened {
     let id = message.id().cloned().unwrap_or(MessageId::Integer(HANDSHAKE));
     match message.result() {
         Some(result) => Happened::Answered(id, roots::read(result)),
-        None => Happened::Declined(id, "it answered with an error".to_owned()),
+        // It says that it can name directories, and then that it cannot: it names none.
+        None if error_code(message) == Some(NO_METHOD) => Happened::Answered(id, Ok(Vec::new())),
+        None => {
+            let said = message.error().and_then(|error| member(error, "message"));
+            let said = said.and_then(|text| serde_json::from_str::<String>(text).ok()).unwrap_or_default();
+            let said: String = said.chars().take(SAID_MAX).collect();
+            Happened::Declined(id, format!("it answered with an error: {said:?}"))
+        }
     }
+}
+
+fn error_code(message: &Message) -> Option<i32> {
+    member(message.error()?, "code")?.parse().ok()
 }
 
 #[path = "talk/server.rs"]

@@ -21,8 +21,8 @@ const SMALL: usize = 8 * 1024;
 pub(crate) enum Read {
     /// A line, without its end.
     Line(Vec<u8>),
-    /// A line of this many bytes, more than a message may have.
-    Long(u64),
+    /// A line of this many bytes, more than a message may have, and which request it answers, where that can be seen.
+    Long(u64, Option<u64>),
     /// What came after the last line's end.
     Half(Vec<u8>),
     /// Nothing more.
@@ -33,14 +33,40 @@ pub(crate) enum Read {
 pub(crate) struct Reader {
     from: BufReader<Box<dyn AsyncRead + Send + Unpin>>,
     line: Vec<u8>,
-    /// Bytes of the line that were let go, because it is too long.
+    /// Bytes of the line that were let go, because it is too long, and both ends of it.
     dropped: u64,
+    ends: Ends,
     max: usize,
+}
+
+/// The two ends of a line.
+#[derive(Default)]
+struct Ends {
+    head: Vec<u8>,
+    tail: Vec<u8>,
+}
+
+/// As much is kept of each end.
+const END: usize = 256;
+
+impl Ends {
+    fn add(&mut self, part: &[u8]) {
+        let lacking = END - self.head.len().min(END);
+        self.head.extend_from_slice(&part[..part.len().min(lacking)]);
+        self.tail.extend_from_slice(&part[part.len().saturating_sub(END)..]);
+        self.tail.drain(..self.tail.len().saturating_sub(END));
+    }
 }
 
 impl Reader {
     pub(crate) fn new(from: Box<dyn AsyncRead + Send + Unpin>, max: usize) -> Self {
-        Self { from: BufReader::with_capacity(BUFFER, from), line: Vec::new(), dropped: 0, max }
+        Self {
+            from: BufReader::with_capacity(BUFFER, from),
+            line: Vec::new(),
+            dropped: 0,
+            ends: Ends::default(),
+            max,
+        }
     }
 
     /// The next line that is not blank. May be given up and asked again at any time.
@@ -55,6 +81,8 @@ impl Reader {
             if self.dropped > 0 || self.line.len() + part.len() > self.max {
                 // What was gathered of it is of no use any more.
                 self.dropped += (self.line.len() + part.len()) as u64;
+                self.ends.add(&self.line);
+                self.ends.add(part);
                 self.line = Vec::new();
             } else {
                 self.line.extend_from_slice(part);
@@ -66,7 +94,8 @@ impl Reader {
             }
             let (line, dropped) = (std::mem::take(&mut self.line), std::mem::take(&mut self.dropped));
             if dropped > 0 {
-                return Read::Long(dropped);
+                let ends = std::mem::take(&mut self.ends);
+                return Read::Long(dropped, answered(&ends.head, &ends.tail));
             }
             if !line.trim_ascii().is_empty() {
                 return Read::Line(line);
@@ -77,7 +106,8 @@ impl Reader {
     fn at_end(&mut self) -> Read {
         let (line, dropped) = (std::mem::take(&mut self.line), std::mem::take(&mut self.dropped));
         if dropped > 0 {
-            Read::Long(dropped)
+            let ends = std::mem::take(&mut self.ends);
+            Read::Long(dropped, answered(&ends.head, &ends.tail))
         } else if line.is_empty() {
             Read::End
         } else {
@@ -89,6 +119,52 @@ impl Reader {
 /// The beginning of a line, to be shown.
 pub(crate) fn shown(line: &[u8]) -> &[u8] {
     &line[..line.len().min(SHOWN_MAX)]
+}
+
+/// Which request of ours a line answers that is no message, as far as that can be seen of it. Numbers of ours are not small, so
+/// that what a server says of its own is not mistaken for one.
+pub(crate) fn answered_id(line: &[u8]) -> Option<u64> {
+    answered(&line[..line.len().min(END)], &line[line.len().saturating_sub(END)..])
+}
+
+/// The id stands before what is large, or is the very last.
+fn answered(head: &[u8], tail: &[u8]) -> Option<u64> {
+    let mut rest = head.trim_ascii_start().strip_prefix(b"{")?;
+    loop {
+        let (name, after) = quoted(rest)?;
+        let value = after.trim_ascii_start().strip_prefix(b":")?.trim_ascii_start();
+        if name == b"method" {
+            return None;
+        }
+        if name == b"id" {
+            return number(value);
+        }
+        rest = match value.first()? {
+            b'"' => quoted(value)?.1,
+            // What it holds may hold an `id` as well.
+            b'{' | b'[' => break,
+            _ => &value[value.iter().position(|byte| b",}".contains(byte))?..],
+        };
+        rest = rest.trim_ascii_start().strip_prefix(b",")?;
+    }
+    let end = tail.trim_ascii_end().strip_suffix(b"}")?.trim_ascii_end();
+    let digits = end.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
+    let (before, digits) = end.split_at(end.len() - digits);
+    let before = before.trim_ascii_end().strip_suffix(b":")?.trim_ascii_end().strip_suffix(b"\"id\"")?;
+    before.trim_ascii_end().ends_with(b",").then(|| number(digits))?
+}
+
+/// A text without escapes at the beginning, and what comes after it.
+fn quoted(text: &[u8]) -> Option<(&[u8], &[u8])> {
+    let text = text.trim_ascii_start().strip_prefix(b"\"")?;
+    let end = text.iter().position(|byte| b"\"\\".contains(byte)).filter(|end| text[*end] == b'"')?;
+    Some((&text[..end], &text[end + 1..]))
+}
+
+/// The whole number at the beginning.
+fn number(text: &[u8]) -> Option<u64> {
+    let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    std::str::from_utf8(&text[..digits]).ok()?.parse().ok()
 }
 
 /// What is to be written to a server process.
@@ -166,7 +242,7 @@ mod tests {
         loop {
             match reader.next().await {
                 Read::End => return all,
-                read @ (Read::Line(_) | Read::Long(_) | Read::Half(_)) => all.push(read),
+                read @ (Read::Line(_) | Read::Long(..) | Read::Half(_)) => all.push(read),
             }
         }
     }
@@ -180,12 +256,36 @@ mod tests {
         let text = b"one\n\n  \r\n12345678\n123456789\ntwo\r\nhalf";
         assert_eq!(
             read(text, 8).await,
-            [line("one"), line("12345678"), Read::Long(9), line("two\r"), Read::Half("half".into())]
+            [line("one"), line("12345678"), Read::Long(9, None), line("two\r"), Read::Half("half".into())]
         );
         let mut long = vec![b'x'; BUFFER * 3];
         long.extend_from_slice(b"\nlast\n");
-        assert_eq!(read(&long, BUFFER * 2).await, [Read::Long(BUFFER as u64 * 3), line("last")]);
-        assert_eq!(read(&vec![b'x'; BUFFER * 3], 8).await, [Read::Long(BUFFER as u64 * 3)]);
+        assert_eq!(read(&long, BUFFER * 2).await, [Read::Long(BUFFER as u64 * 3, None), line("last")]);
+        assert_eq!(read(&vec![b'x'; BUFFER * 3], 8).await, [Read::Long(BUFFER as u64 * 3, None)]);
+    }
+
+    #[tokio::test]
+    async fn a_line_that_is_no_message_says_what_it_answers() {
+        let long = "x".repeat(BUFFER);
+        for (text, answers) in [
+            (format!(r#"{{"jsonrpc":"2.0","id":7000,"result":"{long}"}}"#), Some(7000)),
+            (format!(r#"{{ "id" : 7000 ,"result":{{"id":9,"x":"{long}"}}}}"#), Some(7000)),
+            (format!(r#"{{"result":{{"id":9,"x":"{long}"}},"jsonrpc":"2.0","id":7000}}"#), Some(7000)),
+            (format!(r#"{{"result":{{"x":"{long}","id":9}}}}"#), None),
+            (format!(r#"{{"result":{{"x":"{long}"}},"id":"7000"}}"#), None),
+            (format!(r#"{{"jsonrpc":"2.0","method":"x","params":"{long}","id":7000}}"#), None),
+            (format!(r#"{{"id":"7000","result":"{long}"}}"#), None),
+            (format!("{long}}}"), None),
+            (r#"{"id":7000,"id":7000,"result":1}"#.to_owned(), Some(7000)),
+            ("{".to_owned(), None),
+            (String::new(), None),
+        ] {
+            assert_eq!(answered_id(text.as_bytes()), answers, "{}", &text[..text.len().min(80)]);
+            if text.len() > BUFFER {
+                let line = format!("{text}\n");
+                assert_eq!(read(line.as_bytes(), 100).await, [Read::Long(text.len() as u64, answers)]);
+            }
+        }
     }
 
     #[tokio::test]

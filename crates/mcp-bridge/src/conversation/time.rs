@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::{Control, Conversation, End, NotStarted, Reply, TICK};
+use super::{Call, Control, Conversation, End, Reply, TICK};
+use crate::process::Process;
 use crate::router::{ClientId, Stream};
 use crate::talk::{Input, PostId};
 
@@ -17,36 +19,66 @@ const SWEEP: Duration = Duration::from_mins(1);
 impl Conversation {
     /// While somebody waits, time is looked at.
     pub(super) fn be_woken(&mut self) {
-        let soon = Instant::now() + TICK;
-        if self.is_busy() && self.alarm.deadline() > soon {
-            self.alarm.as_mut().reset(soon);
+        let now = Instant::now();
+        let is_resting = !self.is_busy() && self.process.is_there() && !self.is_held();
+        self.rest.set(is_resting.then_some(self.used));
+        if self.is_busy() && self.alarm.deadline() > now + TICK {
+            self.alarm.as_mut().reset(now + TICK);
         }
     }
 
     fn is_busy(&self) -> bool {
-        let timed = self.roots_until.is_some() || self.handshake_until.is_some();
+        let timed = self.roots_since.is_some() || self.handshake_until.is_some();
         timed || !self.calls.is_empty() || !self.waiting.is_empty()
+    }
+
+    /// Somebody listens for what the server says by itself.
+    fn is_held(&self) -> bool {
+        self.boards.values().any(|board| board.is_held())
     }
 
     /// Looks at what has lasted for too long.
     pub(super) async fn look(&mut self) {
         let now = Instant::now();
-        if self.roots_until.take_if(|until| *until <= now).is_some() {
+        let limit = self.setup.settings.times.roots;
+        if self.roots_since.take_if(|since| now - *since >= limit).is_some() {
             self.on(Input::RootsTimedOut).await;
         }
         if self.handshake_until.take_if(|until| *until <= now).is_some() {
-            self.process.stop();
-            let why = "the server did not answer the handshake in time".to_owned();
-            let not_started = NotStarted { why, retry_after: None };
-            self.answer_asking(&Err(not_started.clone()));
-            self.on(Input::NotStarted(not_started)).await;
+            self.unshaken().await;
         }
+        if self.retry_at.take_if(|at| *at <= now).is_some() {
+            self.on(Input::Retry).await;
+        }
+        self.process.look(now, self.setup.settings.times.call);
+        self.look_at_roots(now).await;
         self.look_at_waiting(now).await;
         self.look_at_calls(now).await;
+        self.look_at_questions(now).await;
         self.look_at_clients().await;
         self.look_at_idleness(now).await;
         let next = self.next_look(now);
         self.alarm.as_mut().reset(next);
+    }
+
+    /// A client that was asked for its roots, and reads nothing but what it asked, is asked there.
+    async fn look_at_roots(&mut self, now: Instant) {
+        let Some(since) = self.roots_since else { return };
+        let is_read = self.boards.values().any(|board| board.is_read(Stream::General));
+        let mut waiting = self.waiting.iter().filter(|(_, waiting)| waiting.is_request);
+        let first = waiting.next().filter(|(_, waiting)| waiting.reply.is_some()).map(|(post, _)| *post);
+        let has_waited = now - since >= self.setup.settings.times.patience;
+        if let Some(post) = first.filter(|_| has_waited && !is_read) {
+            self.on(Input::Carry(post)).await;
+        }
+    }
+
+    async fn look_at_questions(&mut self, now: Instant) {
+        let late = self.questions.iter().filter(|(_, until)| **until <= now);
+        for number in late.map(|(number, _)| *number).collect::<Vec<_>>() {
+            self.questions.remove(&number);
+            self.on(Input::QuestionTimedOut(number)).await;
+        }
     }
 
     async fn look_at_waiting(&mut self, now: Instant) {
@@ -54,7 +86,10 @@ impl Conversation {
         let late: Vec<(PostId, bool)> = self
             .waiting
             .iter()
-            .map(|(post, waiting)| (*post, waiting.reply.is_closed(), now - waiting.since >= limit))
+            .map(|(post, waiting)| {
+                let nobody = waiting.reply.as_ref().is_some_and(oneshot::Sender::is_closed);
+                (*post, nobody, now - waiting.since >= limit)
+            })
             .filter(|(_, nobody, late)| *nobody || *late)
             .map(|(post, nobody, _)| (post, nobody))
             .collect();
@@ -80,9 +115,13 @@ impl Conversation {
                 drop(reply.send(Reply::Stream(stream)));
             }
         }
-        let late = self.calls.iter().filter(|(_, call)| now - call.heard >= times.call);
-        for number in late.map(|(number, _)| *number).collect::<Vec<_>>() {
-            self.on(Input::CallTimedOut(number)).await;
+        let is_late = |call: &Call| now - call.heard >= times.call || now - call.began >= times.whole_call;
+        let is_over = |call: &Call| call.cancelled.is_some_and(|until| until <= now);
+        let over = self.calls.iter().filter(|(_, call)| is_late(call) || is_over(call));
+        let over: Vec<(u64, bool)> = over.map(|(number, call)| (*number, is_over(call))).collect();
+        for (number, is_cancelled) in over {
+            let input = if is_cancelled { Input::CallCancelled } else { Input::CallTimedOut };
+            self.on(input(number)).await;
             self.calls.remove(&number);
         }
     }
@@ -94,19 +133,20 @@ impl Conversation {
         }
         let gone = self.boards.iter().filter(|(_, board)| Arc::strong_count(board) == 1);
         for client in gone.map(|(client, _)| *client).collect::<Vec<ClientId>>() {
-            self.boards.remove(&client);
-            self.on(Input::Leave(client)).await;
+            self.leave(client).await;
         }
     }
 
     async fn look_at_idleness(&mut self, now: Instant) {
-        let (times, quiet) = (self.setup.settings.times, now - self.used);
         if self.is_busy() || self.end.is_some() {
             return;
         }
         let is_read = self.boards.values().any(|board| board.reading() > 0);
+        // What a server says to nobody keeps nothing up.
+        let used = if is_read { self.used.max(self.heard) } else { self.used };
+        let (times, quiet) = (self.setup.settings.times, now - used);
         if self.process.is_there() {
-            if quiet >= times.idle {
+            if quiet >= times.idle && !self.is_held() {
                 self.on(Input::Suspend).await;
             }
         } else if !self.locked && quiet >= times.opening {
@@ -135,23 +175,29 @@ impl Conversation {
             (false, true) => times.idle + times.forget,
             (false, false) => times.opening,
         };
-        (self.used + limit).min(now + SWEEP).max(now + PAUSE)
+        let question = self.questions.values().min().copied().unwrap_or(now + SWEEP);
+        (self.used + limit).min(now + SWEEP).max(now + PAUSE).min(question.max(now + TICK))
     }
 
     /// Tells everybody who waits, ends the process and waits for its end.
     pub(crate) async fn close(mut self, end: &End) {
+        let is_opening = matches!(self.process, Process::Opening { .. });
         self.process.stop();
         let reply = || match end {
             End::Over(refusal) => Reply::Over(refusal.clone()),
             End::Forgotten | End::Unopened | End::Drained => Reply::Draining,
         };
-        let waiting = std::mem::take(&mut self.waiting).into_values().map(|waiting| waiting.reply);
+        let cancelled = self.calls.iter().filter(|(_, call)| call.cancelled.is_some());
+        for (client, number) in cancelled.map(|(number, call)| (call.client, *number)).collect::<Vec<_>>() {
+            self.finish(client, Stream::Request(number));
+        }
+        let waiting = std::mem::take(&mut self.waiting).into_values().filter_map(|waiting| waiting.reply);
         let calls = std::mem::take(&mut self.calls).into_values().filter_map(|call| call.reply);
         for waiting in waiting.chain(calls) {
             drop(waiting.send(reply()));
         }
-        let why = "the session's task has ended".to_owned();
-        self.answer_asking(&Err(NotStarted { why, retry_after: Some(PAUSE) }));
+        // Whoever asks how the server answers asks again.
+        self.asking.clear();
         // Both are closed: what is left in them was sent before.
         while let Ok(letter) = self.letters.try_recv() {
             drop(letter.reply.send(match end {
@@ -171,6 +217,10 @@ impl Conversation {
         let max = self.setup.settings.caps.message;
         while self.process.is_there() {
             let _news = self.process.next(max).await;
+        }
+        // It may have been recorded after it was ended.
+        if let Some(ending) = self.ending.take_if(|_| is_opening) {
+            self.setup.host_end(&ending).await;
         }
     }
 }

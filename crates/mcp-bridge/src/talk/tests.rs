@@ -1,10 +1,7 @@
 //! A session from its handshake to its end.
 
-use std::collections::BTreeSet;
-
-use proptest::prelude::*;
-
 use super::*;
+use crate::router::Refused;
 
 const INITIALIZE: &str =
     r#"{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"capabilities":{"roots":{}},"x":1.0}}"#;
@@ -17,6 +14,10 @@ fn message(text: &str) -> Message {
 
 fn call(id: &str) -> Message {
     message(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"name":"t"}}}}"#))
+}
+
+fn cancel(id: &str) -> String {
+    format!(r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id}}}}}"#)
 }
 
 /// A session and what it did.
@@ -54,7 +55,7 @@ impl World {
     }
 
     fn gone(&mut self, restart: bool) -> Vec<Effect> {
-        self.talk.on(Input::Gone { why: "it ended".into(), restart })
+        self.talk.on(Input::Gone { why: "it ended".into(), restart, lasted: false })
     }
 
     /// The server comes up and answers the handshake. Returns what was done then.
@@ -77,6 +78,10 @@ fn answered(effects: &[Effect], stream: Stream) -> Message {
         | Effect::Stray
         | Effect::AwaitRoots
         | Effect::AwaitCall(_)
+        | Effect::AwaitCancelled(_)
+        | Effect::Ask { .. }
+        | Effect::Finish { .. }
+        | Effect::Begin(..)
         | Effect::Start(_)
         | Effect::Stop
         | Effect::End(_) => None,
@@ -223,6 +228,132 @@ fn a_call_that_takes_too_long_is_answered_and_cancelled() {
 }
 
 #[test]
+fn a_question_that_nobody_answers_keeps_nothing_up() {
+    let mut world = World::ready();
+    let question = r#"{"jsonrpc":"2.0","id":"q","method":"roots/list"}"#;
+    let [Effect::Ask { number, stream: Stream::General, .. }] = world.line(question)[..] else { panic!() };
+    assert_eq!(world.talk.on(Input::Suspend), [Effect::Stop]);
+    assert_eq!(world.talk.on(Input::QuestionTimedOut(number)), [], "the server that asked is gone");
+    let mut world = World::ready();
+    let [Effect::Ask { number, .. }] = world.line(question)[..] else { panic!() };
+    let effects = world.talk.on(Input::QuestionTimedOut(number));
+    let [Effect::Send { line: told, last: false, .. }, Effect::Write(answer)] = &effects[..] else {
+        panic!("{effects:?}")
+    };
+    assert_eq!(message(told).method(), Some("notifications/cancelled"));
+    assert_eq!((message(answer).kind(), message(answer).id_text()), (Kind::Error, Some(r#""q""#)));
+}
+
+#[test]
+fn a_request_that_its_client_has_cancelled_is_over_after_a_moment() {
+    let mut world = World::ready();
+    let _forwarded = world.call("7");
+    let effects = world.post(&cancel("7"));
+    assert_eq!(effects[1..], [Effect::AwaitCancelled(2), Effect::Posted(PostId(4), Posted::Accepted)]);
+    let effects = world.talk.on(Input::CallCancelled(2));
+    assert_eq!(
+        effects,
+        [Effect::Finish { client: ClientId(1), stream: Stream::Request(2) }],
+        "nobody waits for it"
+    );
+    assert_eq!(world.talk.on(Input::CallTimedOut(2)), []);
+}
+
+#[test]
+fn an_answer_that_cannot_be_read_is_told_at_once() {
+    let mut world = World::ready();
+    let _forwarded = world.call("7");
+    let effects = world.talk.on(Input::Unreadable(2, "it is too long".into()));
+    let told = answered(&effects, Stream::Request(2));
+    assert!(told.id_text() == Some("7") && told.text().contains("too long"), "{}", told.text());
+    assert_eq!(world.talk.on(Input::Unreadable(9, String::new())), []);
+}
+
+#[test]
+fn whether_somebody_is_here_is_answered_at_once() {
+    let mut world = World::begin();
+    let effects = world.post(r#"{"jsonrpc":"2.0","id":"p","method":"ping"}"#);
+    assert_eq!(answered(&effects, Stream::Request(1)).text(), r#"{"jsonrpc":"2.0","id":"p","result":{}}"#);
+    let mut world = World::ready();
+    let effects = world.post(r#"{"jsonrpc":"2.0","id":"p","method":"ping"}"#);
+    assert!(matches!(effects[0], Effect::Write(_)), "the server is there, and answers: {effects:?}");
+}
+
+#[test]
+fn a_server_that_was_given_up_is_tried_again_and_one_that_lasted_is_not_given_up() {
+    let mut world = World::ready();
+    for _ in 0..FAILED_STARTS_MAX * 2 {
+        let gone = Input::Gone { why: "it ended".into(), restart: true, lasted: true };
+        assert!(matches!(world.talk.on(gone)[..], [Effect::Start(_)]));
+        let _up = world.shake();
+    }
+    for _ in 0..FAILED_STARTS_MAX {
+        let _gone = world.gone(true);
+        if world.talk.lost().is_none() {
+            let _up = world.shake();
+        }
+    }
+    assert_eq!(world.talk.lost(), Some("it ended"));
+    assert_eq!(world.talk.on(Input::Retry), []);
+    assert!(matches!(world.call("1")[..], [Effect::Start(_)]));
+    let why = NotStarted { why: "it said nothing".into(), retry_after: None };
+    let effects = world.talk.on(Input::Unshaken(why.clone()));
+    assert_eq!(effects, [Effect::Posted(PostId(3), Posted::NotStarted(why))]);
+    assert_eq!(world.talk.lost(), Some("it said nothing"), "one more chance, and no more");
+}
+
+#[test]
+fn a_client_that_reads_only_what_it_asked_is_asked_for_its_roots_there() {
+    let mut world = World::begin();
+    assert_eq!(world.post(r#"{"jsonrpc":"2.0","method":"notifications/x"}"#), []);
+    assert_eq!(world.call("7"), []);
+    let _asked = world.post(INITIALIZED);
+    assert_eq!(world.talk.on(Input::Carry(PostId(1))), [], "nothing comes after it");
+    let effects = world.talk.on(Input::Carry(PostId(2)));
+    let stream = Stream::Request(2);
+    let line = r#"{"jsonrpc":"2.0","id":1,"method":"roots/list"}"#.to_owned();
+    let asked = Effect::Send { client: ClientId(1), stream, line, last: false };
+    assert_eq!(effects, [Effect::Begin(PostId(2), 2), asked]);
+    assert_eq!(world.talk.on(Input::Carry(PostId(2))), [], "once");
+    let _started = world.post(r#"{"jsonrpc":"2.0","id":1,"result":{"roots":[{"uri":"file:///a"}]}}"#);
+    let effects = world.shake();
+    assert!(effects.contains(&Effect::Posted(PostId(2), Posted::Stream(stream))), "{effects:?}");
+    let effects = world.line(r#"{"jsonrpc":"2.0","id":2,"result":{}}"#);
+    assert_eq!(answered(&effects, stream).id_text(), Some("7"));
+    // And where there is no scope, that is the answer on its stream.
+    let mut world = World::begin();
+    let _waits = world.call("7");
+    let _asked = world.post(INITIALIZED);
+    let _carried = world.talk.on(Input::Carry(PostId(1)));
+    let effects = world.talk.on(Input::RootsTimedOut);
+    assert!(answered(&effects, stream).text().contains("roots_timeout"), "{effects:?}");
+}
+
+#[test]
+fn a_client_that_cannot_name_roots_after_all_names_none() {
+    let mut world = World::begin();
+    let _asked = world.post(INITIALIZED);
+    let no_method = r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"no"}}"#;
+    assert_eq!(world.post(no_method)[1..], [Effect::Start(Scope::Default)]);
+    let mut world = World::begin();
+    let _asked = world.post(INITIALIZED);
+    let effects = world.post(r#"{"jsonrpc":"2.0","id":1,"error":{"code":-1,"message":"not now"}}"#);
+    let Some(Effect::End(refusal)) = effects.last() else { panic!("{effects:?}") };
+    assert!(refusal.to_string().contains("not now"), "{refusal}");
+}
+
+#[test]
+fn who_leaves_is_told_of_everything_that_it_waits_for() {
+    let scope = Scope::Default;
+    let mut talk = Talk::shared(message(INITIALIZE), message(INITIALIZED), scope);
+    let _started = talk.on(Input::Post(PostId(1), ClientId(1), call("1")));
+    let _waits = talk.on(Input::Post(PostId(2), ClientId(2), call("1")));
+    let over = Posted::Over(Refusal::Ended("deleted".into()));
+    assert_eq!(talk.on(Input::Leave(ClientId(1))), [Effect::Posted(PostId(1), over)]);
+    assert_eq!(talk.waiting.len(), 1);
+}
+
+#[test]
 fn what_waits_is_bounded_and_can_be_forgotten() {
     let mut world = World::begin();
     for id in 0..WAITING_MAX {
@@ -234,117 +365,5 @@ fn what_waits_is_bounded_and_can_be_forgotten() {
     assert_eq!(world.call("-1"), []);
 }
 
-fn input() -> impl Strategy<Value = Step> {
-    prop_oneof![
-        6 => (0..4_u8).prop_map(Step::Call),
-        2 => Just(Step::Initialized),
-        2 => any::<bool>().prop_map(Step::Roots),
-        1 => Just(Step::Changed),
-        4 => Just(Step::Started),
-        4 => Just(Step::Shaken),
-        6 => (0..40_u64).prop_map(Step::Answer),
-        1 => any::<bool>().prop_map(Step::Gone),
-        1 => (0..40_u64).prop_map(Step::CallTimedOut),
-        1 => Just(Step::RootsTimedOut),
-        1 => Just(Step::Suspend),
-    ]
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Step {
-    Call(u8),
-    Initialized,
-    Roots(bool),
-    Changed,
-    Started,
-    Shaken,
-    Answer(u64),
-    Gone(bool),
-    CallTimedOut(u64),
-    RootsTimedOut,
-    Suspend,
-}
-
-/// What must hold of everything that a session does.
-#[derive(Default)]
-struct Watch {
-    open: BTreeSet<Stream>,
-    told: BTreeSet<PostId>,
-    scope: Option<Scope>,
-    up: bool,
-    over: bool,
-}
-
-impl Watch {
-    fn see(&mut self, effects: &[Effect]) {
-        for effect in effects {
-            match effect {
-                Effect::Posted(post, posted) => {
-                    assert!(self.told.insert(*post), "told twice: {effects:?}");
-                    if let Posted::Stream(stream) = posted {
-                        assert!(self.open.insert(*stream), "{effects:?}");
-                    }
-                    assert!(!self.over || matches!(posted, Posted::Over(_)), "{effects:?}");
-                }
-                Effect::Send { stream: Stream::General, last, .. } => assert!(!last, "{effects:?}"),
-                Effect::Send { stream, last, .. } => {
-                    let known = if *last { self.open.remove(stream) } else { self.open.contains(stream) };
-                    assert!(known, "{effects:?}");
-                }
-                Effect::Start(scope) => {
-                    assert!(!self.up && !self.over, "{effects:?}");
-                    assert_eq!(self.scope.get_or_insert_with(|| scope.clone()), scope);
-                    self.up = true;
-                }
-                Effect::Stop => assert!(std::mem::take(&mut self.up), "{effects:?}"),
-                Effect::End(_) => assert!(!std::mem::replace(&mut self.over, true), "{effects:?}"),
-                Effect::Write(_) => assert!(self.up, "{effects:?}"),
-                Effect::AwaitRoots | Effect::AwaitCall(_) | Effect::Shaken(_) | Effect::Stray => {}
-                Effect::SendAll(_) => panic!("there is one client: {effects:?}"),
-            }
-        }
-    }
-}
-
-proptest! {
-    #[test]
-    fn everybody_is_told_once_and_the_server_is_one_and_in_one_scope(
-        steps in prop::collection::vec(input(), 0..200),
-    ) {
-        let mut world = World::begin();
-        let mut watch = Watch::default();
-        for step in steps {
-            let effects = match step {
-                Step::Call(id) => world.call(&id.to_string()),
-                Step::Initialized => world.post(INITIALIZED),
-                Step::Roots(first) => {
-                    let path = if first { "a" } else { "b" };
-                    world.post(&format!(
-                        r#"{{"jsonrpc":"2.0","id":1,"result":{{"roots":[{{"uri":"file:///{path}"}}]}}}}"#
-                    ))
-                }
-                Step::Changed => world.post(CHANGED),
-                // Only what is up says something, and only what is up goes.
-                Step::Started if watch.up => world.talk.on(Input::Started),
-                Step::Shaken if watch.up => world.line(r#"{"jsonrpc":"2.0","id":0,"result":{}}"#),
-                Step::Answer(id) if watch.up => {
-                    world.line(&format!(r#"{{"jsonrpc":"2.0","id":{},"result":{{}}}}"#, id + 1))
-                }
-                Step::Gone(restart) if watch.up => {
-                    watch.up = false;
-                    world.gone(restart)
-                }
-                Step::Started | Step::Shaken | Step::Answer(_) | Step::Gone(_) => continue,
-                Step::CallTimedOut(number) => world.talk.on(Input::CallTimedOut(number)),
-                Step::RootsTimedOut => world.talk.on(Input::RootsTimedOut),
-                Step::Suspend => world.talk.on(Input::Suspend),
-            };
-            watch.see(&effects);
-        }
-        // Nobody waits for a server that nobody brings.
-        if world.talk.gate.scope().is_some() && !watch.up {
-            prop_assert!(world.talk.waiting.is_empty());
-        }
-        prop_assert_eq!(world.talk.router.is_idle(), watch.open.is_empty());
-    }
-}
+#[path = "tests/random.rs"]
+mod random;

@@ -20,7 +20,9 @@ pub(super) async fn serve(from: DuplexStream, mut into: DuplexStream, scope: &st
         let result = match message.method() {
             Some("initialize") => {
                 let version = member(params, "protocolVersion").unwrap_or("\"2025-11-25\"");
-                format!(r#"{{"protocolVersion":{version},"capabilities":{{"tools":{{}}}},"x":1.0}}"#)
+                format!(
+                    r#"{{"protocolVersion":{version},"capabilities":{{"tools":{{}}}},"instructions":"in {scope}","x":1.0}}"#
+                )
             }
             Some("server/discover") if is_plain => {
                 r#"{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{}}"#.to_owned()
