@@ -146,15 +146,27 @@ impl Asking<'_> {
         let mut owned = self.start(question);
         let asking = async {
             owned.up().await?;
-            let discovered = owned.exchange(DISCOVER.to_owned()).await?;
-            let version = format!("{:?}", Revision::V2026_07_28.name());
-            let versions = discovered.result().and_then(|result| member(result, "supportedVersions"));
-            if versions.is_some_and(|versions| versions.contains(&version)) {
+            owned.process.push(DISCOVER.to_owned());
+            // A server that does not know a question may be silent about it, and one that begins slowly answers them in turn.
+            let first = timeout(DISCOVER_LIMIT, owned.answer()).await;
+            if let Ok(discovered) = first {
+                if is_plain(&discovered?) {
+                    return Ok(Era::Plain);
+                }
+                return answer_of(owned.exchange(initialize.with_id("0")).await?).map(Era::Shaken);
+            }
+            owned.process.push(initialize.with_id("0"));
+            let message = owned.answer().await?;
+            if is_plain(&message) {
                 return Ok(Era::Plain);
             }
-            answer_of(owned.exchange(initialize.with_id("0")).await?).map(Era::Shaken)
+            if message.result().is_some() {
+                return answer_of(message).map(Era::Shaken);
+            }
+            // It said that it does not know the first question: the second is on its way.
+            answer_of(owned.answer().await?).map(Era::Shaken)
         };
-        match timeout(self.limit.min(DISCOVER_LIMIT), asking).await {
+        match timeout(self.limit, asking).await {
             Ok(Err(AnswerError::Gone(_))) | Err(_) => {}
             Ok(found) => return found,
         }
@@ -197,6 +209,13 @@ const DISCOVER: &str = concat!(
     r#""},"io.modelcontextprotocol/clientCapabilities":{}}}}"#
 );
 
+/// It answers `server/discover` as one that wants no handshake.
+fn is_plain(discovered: &Message) -> bool {
+    let version = format!("{:?}", Revision::V2026_07_28.name());
+    let versions = discovered.result().and_then(|result| member(result, "supportedVersions"));
+    versions.is_some_and(|versions| versions.contains(&version))
+}
+
 fn answer_of(message: Message) -> Result<Answer, AnswerError> {
     match message.result() {
         Some(result) => Answer::of(result),
@@ -219,6 +238,11 @@ impl Owned {
     /// Writes a request with the id 0. Returns its answer.
     async fn exchange(&mut self, line: String) -> Result<Message, AnswerError> {
         self.process.push(line);
+        self.answer().await
+    }
+
+    /// The next answer to a request with the id 0.
+    async fn answer(&mut self) -> Result<Message, AnswerError> {
         loop {
             let line = match self.process.next(self.message_max).await {
                 News::Up | News::Stray(_) => continue,

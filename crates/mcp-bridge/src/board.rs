@@ -2,7 +2,8 @@
 //! reads each, and a bell.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use tokio::sync::watch;
@@ -63,12 +64,42 @@ struct Inner {
 pub(crate) struct Board {
     inner: Mutex<Inner>,
     bell: watch::Sender<()>,
+    /// What all boards keep together.
+    room: Arc<Room>,
     /// Which process of ours, and which time this session was brought back: ids of another are not confused with ours.
     tag: String,
 }
 
+/// What all boards of a bridge keep together: beyond that, each that is written on keeps half of what it has.
+#[derive(Debug)]
+pub(crate) struct Room {
+    max: usize,
+    used: AtomicUsize,
+}
+
+impl Room {
+    /// Of so many bytes.
+    pub(crate) fn new(max: usize) -> Arc<Self> {
+        Arc::new(Self { max, used: AtomicUsize::new(0) })
+    }
+
+    /// A board had so many bytes, and has so many now. True where all have too many.
+    fn change(&self, before: usize, after: usize) -> bool {
+        // Wrapping: what was added before is taken away again.
+        let used = self.used.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
+        used.wrapping_add(after.wrapping_sub(before)) > self.max
+    }
+}
+
+impl Drop for Board {
+    fn drop(&mut self) {
+        let bytes = self.inner().replay.bytes();
+        self.room.change(bytes, 0);
+    }
+}
+
 impl Board {
-    pub(crate) fn new(kept: Kept, tag: String) -> Self {
+    pub(crate) fn new(kept: Kept, room: Arc<Room>, tag: String) -> Self {
         let inner = Inner {
             replay: Replay::new(kept),
             read: 0,
@@ -78,7 +109,7 @@ impl Board {
             holds: false,
             closed: false,
         };
-        Self { inner: Mutex::new(inner), bell: watch::Sender::new(()), tag }
+        Self { inner: Mutex::new(inner), bell: watch::Sender::new(()), room, tag }
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -93,14 +124,32 @@ impl Board {
 
     /// An event is sent. False where there is no such stream, or it has ended.
     pub(crate) fn send(&self, stream: Stream, line: impl Into<Bytes>, last: bool) -> bool {
-        let is_sent = self.inner().replay.send(stream, line, last).is_some();
+        let is_sent = self.change(|inner| inner.replay.send(stream, line, last).is_some());
         self.bell.send_replace(());
         is_sent
     }
 
+    /// Nobody is expected to come back for what has ended.
+    pub(crate) fn forget_ended(&self) {
+        self.change(|inner| inner.replay.forget_ended());
+    }
+
+    /// Changes what is kept.
+    fn change<T>(&self, change: impl FnOnce(&mut Inner) -> T) -> T {
+        let mut inner = self.inner();
+        let before = inner.replay.bytes();
+        let done = change(&mut inner);
+        let after = inner.replay.bytes();
+        if self.room.change(before, after) {
+            inner.replay.shrink(after / 2);
+            self.room.change(after, inner.replay.bytes());
+        }
+        done
+    }
+
     /// Nothing more is sent on this stream.
     pub(crate) fn finish(&self, stream: Stream) {
-        self.inner().replay.finish(stream);
+        self.change(|inner| inner.replay.finish(stream));
         self.bell.send_replace(());
     }
 
@@ -116,9 +165,7 @@ impl Board {
 
     /// The last event of the general stream was never sent, if nobody has read it.
     pub(crate) fn take_back(&self) {
-        let mut inner = self.inner();
-        let read = inner.read;
-        inner.replay.take_back(Stream::General, read);
+        self.change(|inner| inner.replay.take_back(Stream::General, inner.read));
     }
 
     /// For as long as somebody reads, the server is kept up.
@@ -231,8 +278,10 @@ mod tests {
     use super::*;
 
     fn board() -> Board {
-        Board::new(Kept { bytes: 20, ended: 2 }, "t.".into())
+        Board::new(KEPT, Room::new(1_000), "t.".into())
     }
+
+    const KEPT: Kept = Kept { bytes: 20, events: 100, ended: 2 };
 
     fn texts(board: &Board, seat: &mut Seat) -> Vec<String> {
         let mut all = Vec::new();
@@ -297,6 +346,22 @@ mod tests {
         for general in ["u.g-7", "t.g-7"] {
             assert_eq!(after(general), Some(From::Unread(Stream::General)), "{general}");
         }
+    }
+
+    #[test]
+    fn all_boards_together_keep_what_there_is_room_for() {
+        let room = Room::new(30);
+        let boards = [(); 2].map(|()| Board::new(KEPT, Arc::clone(&room), "t.".into()));
+        let used = || room.used.load(Ordering::Relaxed);
+        for _ in 0..2 {
+            for board in &boards {
+                board.send(Stream::General, "0123456789", false);
+            }
+        }
+        assert_eq!(used(), 30, "the last kept half of its own");
+        let [first, _second] = boards;
+        drop(first);
+        assert_eq!(used(), 10);
     }
 
     #[test]

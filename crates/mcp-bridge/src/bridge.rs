@@ -13,15 +13,15 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::answers::{Answer, AnswerError, Answers, Asking, Question};
-use crate::board::Board;
-use crate::conversation::{Address, Control, Conversation, End, Letter, OnShaken, Reply, Setup};
+use crate::board::{Board, Room};
+use crate::conversation::{Address, Control, Conversation, End, Letter, OnShaken, Parcel, Reply, Setup};
 use crate::envelope::Message;
 use crate::gate::{Refusal, Scope};
 use crate::host::{Ending, Handshake, Host, HostError, Record, ServerName};
 use crate::places::Places;
 use crate::revision::Revision;
 use crate::router::ClientId;
-use crate::settings::Settings;
+use crate::settings::{Caps, Settings};
 use crate::talk::Talk;
 
 /// Sessions that are over and of which it is still known why.
@@ -88,6 +88,13 @@ struct Book {
     over: VecDeque<(SessionId, ServerName, Principal, Refusal)>,
 }
 
+impl Book {
+    fn has_room(&self, principal: &Principal, caps: &Caps) -> bool {
+        let own = self.entries.values().filter(|entry| entry.principal == *principal).count();
+        self.entries.len() < caps.sessions && own < caps.sessions_per_principal
+    }
+}
+
 /// The sessions of all servers.
 pub(crate) struct Bridge {
     pub(crate) host: Arc<dyn Host>,
@@ -100,6 +107,8 @@ pub(crate) struct Bridge {
     pub(crate) tasks: TaskTracker,
     pub(crate) drain: CancellationToken,
     pub(crate) commons: crate::commons::Commons,
+    /// What the boards of all clients keep together.
+    kept: Arc<Room>,
 }
 
 impl Bridge {
@@ -118,6 +127,7 @@ impl Bridge {
             tasks: TaskTracker::new(),
             drain,
             commons: crate::commons::Commons::default(),
+            kept: Room::new(settings.caps.kept),
             settings: Arc::new(settings),
         }
     }
@@ -182,16 +192,13 @@ impl Bridge {
     }
 
     fn has_room(&self, principal: &Principal) -> bool {
-        let book = self.book();
-        let caps = self.settings.caps;
-        let own = book.entries.values().filter(|entry| entry.principal == *principal).count();
-        book.entries.len() < caps.sessions && own < caps.sessions_per_principal
+        self.book().has_room(principal, &self.settings.caps)
     }
 
     /// A client that shares its process says nothing when it goes: where there is no room, the one that was away longest
     /// is let go, this one's own before another's. True if there was one.
     fn make_room(&self, principal: &Principal) -> bool {
-        let mut book = self.book();
+        let book = self.book();
         let (now, idle) = (Instant::now(), self.settings.times.idle);
         let away = book.entries.values().filter(|entry| {
             let unread = entry.board.reading() == 0;
@@ -199,8 +206,8 @@ impl Bridge {
         });
         let longest = away.min_by_key(|entry| (entry.principal != *principal, entry.used()));
         let Some(entry) = longest.map(Arc::clone) else { return false };
-        book.entries.remove(&entry.session);
         drop(book);
+        self.over(&entry, Refusal::Ended(Ending::Deleted.code().to_owned()));
         entry.depart();
         true
     }
@@ -224,7 +231,7 @@ impl Bridge {
             }
         }
         if !self.settings.isolation {
-            return Err(FindError::Unknown);
+            return self.rejoin(server, principal, session).await;
         }
         let recalled = self.host.recall(session).await.map_err(FindError::Host)?;
         let recalled = recalled
@@ -251,7 +258,7 @@ impl Bridge {
         if let Some(entry) = book.entries.get(&session) {
             return Some(Arc::clone(entry));
         }
-        if book.entries.len() >= self.settings.caps.sessions {
+        if !book.has_room(&record.principal, &self.settings.caps) {
             return None;
         }
         let (server, principal) = (record.server.clone(), record.principal.clone());
@@ -320,13 +327,16 @@ impl Bridge {
     pub(crate) fn board(&self) -> Arc<Board> {
         let id = self.host.session_id().to_string();
         let tag = id.get(id.len() - 6..).unwrap_or_default();
-        Arc::new(Board::new(self.settings.kept, format!("{tag}.")))
+        Arc::new(Board::new(self.settings.kept, Arc::clone(&self.kept), format!("{tag}.")))
     }
 
     /// A client that shares its process with others is in memory from here on.
     pub(crate) fn enter_shared(&self, entry: Entry) -> Option<Arc<Entry>> {
         let mut book = self.book();
-        if book.entries.len() >= self.settings.caps.sessions {
+        if let Some(found) = book.entries.get(&entry.session) {
+            return Some(Arc::clone(found));
+        }
+        if !book.has_room(&entry.principal, &self.settings.caps) {
             return None;
         }
         let entry = Arc::new(entry);
@@ -337,10 +347,19 @@ impl Bridge {
     fn over(&self, entry: &Entry, refusal: Refusal) {
         let mut book = self.book();
         book.entries.remove(&entry.session);
+        if book.over.iter().any(|(session, ..)| *session == entry.session) {
+            return;
+        }
         book.over.push_back((entry.session, entry.server.clone(), entry.principal.clone(), refusal));
         if book.over.len() > OVER_MAX {
             book.over.pop_front();
         }
+    }
+
+    /// The process that these clients shared is over, and they with it: they find nothing under their ids, and begin anew.
+    pub(crate) fn dismiss(&self, address: &Address) {
+        let is_of = |entry: &Entry| entry.is_shared && entry.address.control.same_channel(&address.control);
+        self.book().entries.retain(|_, entry| !is_of(entry));
     }
 
     /// No longer in memory.
@@ -351,14 +370,18 @@ impl Bridge {
     /// The client ends its session. Returns when everybody who waits was told.
     pub(crate) async fn end(&self, entry: &Entry) {
         if entry.is_shared {
-            self.leave(entry.session);
+            self.over(entry, Refusal::Ended(Ending::Deleted.code().to_owned()));
             entry.board.close();
             drop(entry.address.control.send(Control::Leave(entry.client)).await);
             return;
         }
         let (done, ended) = oneshot::channel();
-        if entry.address.control.send(Control::End(Ending::Deleted, done)).await.is_ok() {
-            drop(ended.await);
+        let is_told = entry.address.control.send(Control::End(Ending::Deleted, done)).await.is_ok();
+        // Where its task has ended meanwhile, only the record is left to be ended.
+        if (!is_told || ended.await.is_err())
+            && let Err(error) = self.host.end(entry.session, &Ending::Deleted).await
+        {
+            tracing::warn!(session = %entry.session, %error, "the end of a session was not recorded");
         }
         // From here on nobody finds it, also where its task has not come so far.
         self.over(entry, Refusal::Ended(Ending::Deleted.code().to_owned()));
@@ -391,13 +414,13 @@ impl Entry {
     }
 
     /// Posts a message; what becomes of it comes later. The message comes back where the task has ended.
-    pub(crate) async fn post(&self, message: Message) -> Result<oneshot::Receiver<Reply>, Message> {
+    pub(crate) async fn post(&self, parcel: Parcel) -> Result<oneshot::Receiver<Reply>, Parcel> {
         *self.used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
         let (reply, replied) = oneshot::channel();
-        let letter = Letter { client: self.client, message, reply };
+        let letter = Letter { client: self.client, parcel, reply };
         match self.address.letters.send(letter).await {
             Ok(()) => Ok(replied),
-            Err(unsent) => Err(unsent.0.message),
+            Err(unsent) => Err(unsent.0.parcel),
         }
     }
 

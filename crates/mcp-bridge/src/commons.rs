@@ -2,18 +2,18 @@
 //! are all clients of that server, or all those that call a session by one name where clients have none of their own.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use session_core::SessionId;
 use session_core::names::Principal;
 use tokio::sync::{Mutex, OnceCell, oneshot};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::answers::{Answer, AnswerError, Era, Question};
-use crate::bridge::{BeginError, Begun, Bridge, Entry, answered};
+use crate::bridge::{BeginError, Begun, Bridge, Entry, FindError, answered};
 use crate::conversation::{Address, Control, Conversation};
 use crate::envelope::{Message, member};
 use crate::gate::Scope;
@@ -21,6 +21,11 @@ use crate::host::{Handshake, HostError, Record, ServerName};
 use crate::revision::Revision;
 use crate::router::ClientId;
 use crate::talk::Talk;
+
+#[path = "commons/signed.rs"]
+mod signed;
+
+use self::signed::Bound;
 
 /// The name of the session of a process that is shared.
 const NAME: &str = "shared";
@@ -39,10 +44,13 @@ const INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialize
 /// The processes that are shared.
 #[derive(Default)]
 pub(crate) struct Commons {
-    by_key: Mutex<HashMap<Key, Common>>,
+    by_key: std::sync::Mutex<HashMap<Key, Slot>>,
     clients: AtomicU64,
-    eras: Mutex<HashMap<(Principal, ServerName), EraCell>>,
+    eras: std::sync::Mutex<HashMap<(Principal, ServerName), EraCell>>,
 }
+
+/// Held by whoever looks for the process, or begins it: others wait for nobody else's.
+type Slot = Arc<Mutex<Option<Common>>>;
 
 /// Filled by whoever asks first.
 type EraCell = Arc<OnceCell<Era>>;
@@ -89,13 +97,47 @@ impl Bridge {
         let asked = member(initialize.params().unwrap_or_default(), "protocolVersion");
         let asked = asked.and_then(|text| serde_json::from_str::<String>(text).ok());
         let (result, revision) = agree(&answer, asked.as_deref());
-        let session = self.host.session_id();
+        let bound = Bound { common: common.session, server, principal };
+        let session = bound.sign(self.host.session_id(), revision);
         let entry = self.member(&common, session, server, principal, revision);
         let (client, board) = (entry.client, Arc::clone(&entry.board));
         self.enter_shared(entry).ok_or(BeginError::Full)?;
         let join = Control::Join(client, principal.clone(), board);
-        drop(common.address.control.send(join).await);
+        if common.address.control.send(join).await.is_err() {
+            self.leave(session);
+            return Err(AnswerError::Gone("its task has ended".into()).into());
+        }
         Ok(Begun { session, line: answered(initialize, &result) })
+    }
+
+    /// A client of a process that is shared, of which this bridge knows nothing but that an earlier one gave it this id.
+    pub(crate) async fn rejoin(
+        self: &Arc<Self>,
+        server: &ServerName,
+        principal: &Principal,
+        session: SessionId,
+    ) -> Result<Arc<Entry>, FindError> {
+        let failed = |error: AnswerError| match error {
+            AnswerError::Host(error) => FindError::Host(error),
+            other => FindError::Host(HostError::Other(other.to_string())),
+        };
+        let named = self.host.named(&self.owner, server, NAME).await.map_err(FindError::Host)?;
+        let revision = Bound { common: named, server, principal }.revision(session);
+        let revision = revision.ok_or(FindError::Unknown)?;
+        let common = self.common(self.key_of_all(server), false).await.map_err(failed)?;
+        let entry = self.member(&common, session, server, principal, revision);
+        let entry = self.enter_shared(entry).ok_or(FindError::Full)?;
+        let join = Control::Join(entry.client, principal.clone(), Arc::clone(&entry.board));
+        if common.address.control.send(join).await.is_err() {
+            self.leave(session);
+            return Err(FindError::Unknown);
+        }
+        Ok(entry)
+    }
+
+    /// Who shares the process of all clients.
+    fn key_of_all(&self, server: &ServerName) -> Key {
+        Key { principal: self.owner.clone(), server: server.clone(), name: NAME.to_owned() }
     }
 
     /// A client of a process that is shared.
@@ -122,19 +164,21 @@ impl Bridge {
     }
 
     async fn common_answer(self: &Arc<Self>, server: &ServerName) -> Result<(Common, Answer), AnswerError> {
-        let key = Key { principal: self.owner.clone(), server: server.clone(), name: NAME.to_owned() };
-        let common = self.common(key, false).await?;
+        let common = self.common(self.key_of_all(server), false).await?;
         let (reply, replied) = oneshot::channel();
         drop(common.address.control.send(Control::Answer(reply)).await);
-        let answer = match replied.await {
-            Ok(Ok(result)) => Answer::of(&result)?,
-            Ok(Err(why)) => {
+        let times = self.settings.times;
+        let limit = times.wait + times.handshake;
+        let answer = match timeout(limit, replied).await {
+            Err(_elapsed) => return Err(AnswerError::Timeout(limit)),
+            Ok(Ok(Ok(result))) => Answer::of(&result)?,
+            Ok(Ok(Err(why))) => {
                 return Err(AnswerError::Host(match why.retry_after {
                     Some(retry_after) => HostError::Limit { message: why.why, retry_after },
                     None => HostError::Other(why.why),
                 }));
             }
-            Err(_) => return Err(AnswerError::Gone("its task has ended".into())),
+            Ok(Err(_)) => return Err(AnswerError::Gone("its task has ended".into())),
         };
         Ok((common, answer))
     }
@@ -142,7 +186,7 @@ impl Bridge {
     /// In which way this server is spoken to. Found out once.
     pub(crate) async fn era(&self, principal: &Principal, server: &ServerName) -> Result<Era, AnswerError> {
         let cell = {
-            let mut eras = self.commons.eras.lock().await;
+            let mut eras = self.commons.eras.lock().unwrap_or_else(PoisonError::into_inner);
             if eras.len() >= self.settings.caps.sessions {
                 eras.clear();
             }
@@ -180,19 +224,13 @@ impl Bridge {
 
     /// The process that these share, started where it is not there.
     async fn common(self: &Arc<Self>, key: Key, is_plain: bool) -> Result<Common, AnswerError> {
-        let mut by_key = self.commons.by_key.lock().await;
-        if let Some(common) = by_key.get(&key).filter(|common| !common.address.control.is_closed()) {
-            return Ok(common.clone());
-        }
-        by_key.retain(|_, common| !common.done.is_cancelled());
-        let caps = self.settings.caps;
-        let own = by_key.keys().filter(|of| of.principal == key.principal).count();
-        if let Some(ending) = by_key.get(&key) {
-            ending.done.cancelled().await;
-        } else if by_key.len() >= caps.sessions || own >= caps.sessions_per_principal {
-            let message = "as many sessions are open as may be: try again later".to_owned();
-            let retry_after = Duration::from_secs(5);
-            return Err(AnswerError::Host(HostError::Limit { message, retry_after }));
+        let slot = self.slot(&key)?;
+        let mut held = slot.lock().await;
+        if let Some(common) = held.as_ref() {
+            if !common.address.control.is_closed() {
+                return Ok(common.clone());
+            }
+            common.done.cancelled().await;
         }
         let session = self.host.named(&key.principal, &key.server, &key.name).await?;
         // What it was given first counts.
@@ -207,20 +245,43 @@ impl Bridge {
             let talk = own_talk(&handshake, scope.clone()).ok_or(AnswerError::Malformed)?;
             (talk, handshake)
         };
-        let (server, principal) = (key.server.clone(), key.principal.clone());
+        let Key { server, principal, .. } = key;
         let record = Record { server, principal, scope, handshake };
         let (mut conversation, address) =
             Conversation::new(self.setup(session, record, talk, Arc::new(|_: &Record, _: &str| {})));
         let common = Common { session, address, done: CancellationToken::new() };
-        by_key.insert(key, common.clone());
-        let done = common.done.clone();
+        *held = Some(common.clone());
+        let (bridge, of) = (Arc::clone(self), common.clone());
         drop(self.tasks.spawn(async move {
             let end = conversation.run().await;
+            bridge.dismiss(&of.address);
             conversation.close(&end).await;
-            done.cancel();
+            of.done.cancel();
         }));
         Ok(common)
     }
+
+    /// Where the process of these is, or will be.
+    fn slot(&self, key: &Key) -> Result<Slot, AnswerError> {
+        let mut by_key = self.commons.by_key.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(slot) = by_key.get(key) {
+            return Ok(Arc::clone(slot));
+        }
+        by_key.retain(|_, slot| is_used(slot));
+        let caps = self.settings.caps;
+        let own = by_key.keys().filter(|of| of.principal == key.principal).count();
+        if by_key.len() >= caps.sessions || own >= caps.sessions_per_principal {
+            let message = "as many sessions are open as may be: try again later".to_owned();
+            return Err(AnswerError::Host(HostError::Limit { message, retry_after: Duration::from_secs(5) }));
+        }
+        Ok(Arc::clone(by_key.entry(key.clone()).or_default()))
+    }
+}
+
+/// Somebody looks for its process, or it is there.
+fn is_used(slot: &Slot) -> bool {
+    let is_there = |held: &Option<Common>| held.as_ref().is_some_and(|common| !common.done.is_cancelled());
+    Arc::strong_count(slot) > 1 || slot.try_lock().map_or(true, |held| is_there(&held))
 }
 
 fn parsed(text: &str) -> Option<Message> {

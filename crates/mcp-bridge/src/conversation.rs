@@ -13,13 +13,14 @@ use tokio::time::{Instant, Sleep, sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use crate::board::Board;
-use crate::envelope::Message;
+use crate::envelope::{Kind, Message};
 use crate::gate::{Refusal, Scope};
 use crate::host::{Ending, Host, Record};
 use crate::places::{Places, Rest};
 use crate::process::Process;
 use crate::router::{ClientId, Refused, Stream};
 use crate::settings::Settings;
+use crate::shares::Share;
 use crate::talk::{Input, NotStarted, PostId, Talk};
 
 #[path = "conversation/act.rs"]
@@ -40,8 +41,22 @@ const TICK: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct Letter {
     pub(crate) client: ClientId,
-    pub(crate) message: Message,
+    pub(crate) parcel: Parcel,
     pub(crate) reply: oneshot::Sender<Reply>,
+}
+
+/// A message, and the share of the memory that it has until it is passed on.
+#[derive(Debug)]
+pub(crate) struct Parcel {
+    pub(crate) message: Message,
+    pub(crate) bytes: Option<Arc<Share>>,
+}
+
+impl From<Message> for Parcel {
+    /// One of our own.
+    fn from(message: Message) -> Self {
+        Self { message, bytes: None }
+    }
 }
 
 /// What goes before messages.
@@ -77,7 +92,7 @@ pub(crate) enum Reply {
     /// The session is over.
     Over(Refusal),
     /// The task ended before it came to it: look for the session again.
-    Again(Message),
+    Again(Parcel),
     /// The bridge ends: come back.
     Draining,
 }
@@ -133,6 +148,7 @@ struct Waiting {
     client: ClientId,
     since: Instant,
     is_request: bool,
+    _bytes: Option<Arc<Share>>,
     /// Nothing where its stream has begun.
     reply: Option<oneshot::Sender<Reply>>,
 }
@@ -302,7 +318,13 @@ impl Conversation {
 
     async fn posted(&mut self, letter: Letter) {
         self.use_it();
-        let Letter { client, message, reply } = letter;
+        let Letter { client, parcel, reply } = letter;
+        let Parcel { message, bytes } = parcel;
+        let is_request = message.kind() == Kind::Request;
+        if is_request && reply.is_closed() {
+            // Whoever asked was told to come again, or is gone: what is done now would be done twice.
+            return;
+        }
         if !self.boards.contains_key(&client) {
             // It left while this was on its way: nobody could be told of what it asks, or cancel it.
             drop(reply.send(Reply::Over(deleted())));
@@ -310,8 +332,8 @@ impl Conversation {
         }
         self.posts += 1;
         let post = PostId(self.posts);
-        let is_request = message.kind() == crate::envelope::Kind::Request;
-        self.waiting.insert(post, Waiting { client, since: self.used, is_request, reply: Some(reply) });
+        let waiting = Waiting { client, since: self.used, is_request, _bytes: bytes, reply: Some(reply) };
+        self.waiting.insert(post, waiting);
         self.on(Input::Post(post, client, message)).await;
     }
 

@@ -47,6 +47,9 @@ pub enum Envelope {
 /// The most messages of one batch.
 pub const BATCH_MAX: usize = 100;
 
+/// Parameters that are not longer are always looked through for names that come twice.
+const SHORT: usize = 4 * 1024;
+
 /// Why something is not a message.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum EnvelopeError {
@@ -247,6 +250,18 @@ impl Message {
         member(meta, "progressToken")
     }
 
+    /// A member of the parameters, or of their `_meta`, comes twice: what one reader takes for it, another may not.
+    #[must_use]
+    pub fn is_ambiguous(&self) -> bool {
+        let Some(params) = self.params() else { return false };
+        // Without it there is nothing in them that is looked at here, unless a name is written in escapes.
+        if !(params.contains("_meta") || params.contains("\\u") || params.len() < SHORT) {
+            return false;
+        }
+        let meta = member(params, "_meta");
+        comes_twice(params) || meta.is_some_and(comes_twice)
+    }
+
     /// A member of the parameters, letter for letter. Nothing where it comes twice, or where there is no object.
     #[must_use]
     pub fn param(&self, name: &str) -> Option<&str> {
@@ -265,6 +280,14 @@ pub fn member<'t>(object: &'t str, name: &str) -> Option<&'t str> {
     let mut found = members.into_iter().filter(|(key, _)| key == name);
     let first = found.next()?;
     found.next().is_none().then(|| first.1.get())
+}
+
+/// A name comes twice in this object.
+fn comes_twice(object: &str) -> bool {
+    let Ok(Pairs(pairs)) = serde_json::from_str::<Pairs<'_>>(object) else { return false };
+    let mut names: Vec<&str> = pairs.iter().map(|(name, _)| name.as_str()).collect();
+    names.sort_unstable();
+    names.windows(2).any(|pair| pair[0] == pair[1])
 }
 
 /// The members of an object in their order, also those that come twice.

@@ -8,12 +8,12 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::Response;
 use session_core::names::Principal;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::bridge::Bridge;
 use crate::host::{Host, ServerName};
 use crate::settings::Settings;
+use crate::shares::Shares;
 
 pub mod access;
 mod arguments;
@@ -52,8 +52,10 @@ pub(crate) struct Shell {
     /// Requests of the revision without sessions that wait for an answer of their clients.
     parked: modern::Parked,
     lists: arguments::Lists,
-    requests: Semaphore,
-    pub(crate) streams: Arc<Semaphore>,
+    requests: Arc<Shares>,
+    streams: Arc<Shares>,
+    /// Bytes of messages that wait to be passed on.
+    waiting: Arc<Shares>,
 }
 
 /// A bridge that is at work.
@@ -97,8 +99,9 @@ pub fn router(
         metrics: Metrics::default(),
         parked: modern::Parked::default(),
         lists: arguments::Lists::default(),
-        requests: Semaphore::new(caps.requests),
-        streams: Arc::new(Semaphore::new(caps.streams)),
+        requests: Shares::new(caps.requests),
+        streams: Shares::new(caps.streams),
+        waiting: Shares::new(caps.waiting),
     });
     let router = Router::new().fallback(answer).with_state(Arc::clone(&shell));
     (router, Running(shell))
@@ -139,11 +142,12 @@ async fn answer(State(shell): State<Arc<Shell>>, request: Request) -> Response {
     let began = tokio::time::Instant::now();
     let method = request.method().clone();
     let origin = request.headers().get(header::ORIGIN).cloned();
+    let asked = request.headers().get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
     let mut response = match shell.access.admit(request.headers(), request.uri()) {
         Ok(()) => {
             let mut response = route(&shell, request).await;
             if let Some(origin) = origin {
-                access::let_pages_read(&mut response, origin);
+                access::let_pages_read(&mut response, origin, asked.as_ref());
             }
             response
         }
@@ -171,21 +175,22 @@ async fn route(shell: &Arc<Shell>, request: Request) -> Response {
     if request.method() == Method::OPTIONS {
         return allowed(StatusCode::NO_CONTENT);
     }
-    let Ok(_permit) = shell.requests.try_acquire() else {
-        return failure(&Failure::busy("as many requests as there may be are worked on"));
-    };
     let principal = match shell.access.who(request.headers()).await {
         Ok(principal) => principal,
         Err(refused) => return shell.unauthorized(&refused, &request),
+    };
+    let Some(_share) = shell.requests.take(&principal, 1) else {
+        return failure(&Failure::busy("as many requests as there may be are worked on"));
     };
     let (parts, body) = request.into_parts();
     let head = match Head::read(&parts.headers) {
         Ok(head) => head,
         Err(refused) => return failure(&refused),
     };
-    let client = session::Client { shell, target: &target, principal: &principal, head: &head };
+    let headers = &parts.headers;
+    let client = session::Client { shell, target: &target, principal: &principal, head: &head, headers };
     let answered = match parts.method {
-        Method::POST => client.post(body, &parts.headers).await,
+        Method::POST => client.post(body).await,
         Method::GET => client.get().await,
         Method::DELETE => client.delete().await,
         _ => return allowed(StatusCode::METHOD_NOT_ALLOWED),

@@ -25,6 +25,7 @@ pub mod revision;
 pub mod roots;
 pub mod router;
 pub mod settings;
+mod shares;
 pub mod talk;
 mod wire;
 

@@ -58,14 +58,16 @@ fn canonical(text: &str) -> Result<u64, BadEventId> {
 pub struct Kept {
     /// Bytes of events, of all streams together.
     pub bytes: usize,
+    /// Events, of all streams together.
+    pub events: usize,
     /// Streams whose last event has come.
     pub ended: usize,
 }
 
 impl Default for Kept {
-    /// 64 MiB, so that two of the longest messages do not drive each other out, and 64 streams.
+    /// 64 MiB, so that two of the longest messages do not drive each other out, in 65 536 events, and 64 streams.
     fn default() -> Self {
-        Self { bytes: 64 * 1024 * 1024, ended: 64 }
+        Self { bytes: 64 * 1024 * 1024, events: 64 * 1024, ended: 64 }
     }
 }
 
@@ -112,8 +114,10 @@ pub struct Replay {
     bytes: usize,
     /// Ended streams, those first that ended first.
     ended: VecDeque<Stream>,
-    /// Every event in the order of sending, so that the oldest go first.
+    /// Every event of a request in the order of sending, so that the oldest go first.
     order: VecDeque<Stream>,
+    /// On which stream the last event was sent.
+    newest: Stream,
 }
 
 impl Replay {
@@ -121,7 +125,14 @@ impl Replay {
     #[must_use]
     pub fn new(kept: Kept) -> Self {
         let streams = BTreeMap::from([(Stream::General, Track::default())]);
-        Self { kept, streams, bytes: 0, ended: VecDeque::new(), order: VecDeque::new() }
+        Self {
+            kept,
+            streams,
+            bytes: 0,
+            ended: VecDeque::new(),
+            order: VecDeque::new(),
+            newest: Stream::General,
+        }
     }
 
     /// A stream begins.
@@ -138,7 +149,10 @@ impl Replay {
         sent.sent += 1;
         sent.ended = last;
         let id = EventId { stream, number: sent.sent };
-        self.order.push_back(stream);
+        self.newest = stream;
+        if stream != Stream::General {
+            self.order.push_back(stream);
+        }
         if last {
             self.ended.push_back(stream);
         }
@@ -208,20 +222,49 @@ impl Replay {
         self.bytes
     }
 
-    /// Lets go of what is too much: of streams that have ended, and then of the oldest events of all. The newest stays,
-    /// whatever its size: it was not read yet.
+    /// Lets go of what is more than this, as far as that can be.
+    pub fn shrink(&mut self, bytes: usize) {
+        while self.bytes > bytes && self.forget_one() {}
+    }
+
+    /// Lets go of the streams that have ended.
+    pub fn forget_ended(&mut self) {
+        while let Some(stream) = self.ended.pop_front() {
+            self.drop_stream(stream);
+        }
+    }
+
+    /// How many events are kept.
+    fn events(&self) -> usize {
+        self.order.len() + self.streams.get(&Stream::General).map_or(0, |general| general.events.len())
+    }
+
+    /// Lets go of what is too much: of streams that have ended, and then of events.
     fn forget(&mut self) {
         while self.ended.len() > self.kept.ended {
             if let Some(stream) = self.ended.pop_front() {
                 self.drop_stream(stream);
             }
         }
-        while self.bytes > self.kept.bytes && self.order.len() > 1 {
-            let Some(stream) = self.order.pop_front() else { return };
-            if let Some(line) = self.streams.get_mut(&stream).and_then(|sent| sent.events.pop_front()) {
-                self.bytes -= line.len();
-            }
+        while (self.bytes > self.kept.bytes || self.events() > self.kept.events) && self.forget_one() {}
+    }
+
+    /// Lets go of one event: the oldest of what belongs to no request, and then the oldest of all. The newest stays, whatever its
+    /// size: it was not read yet. False where nothing else is left.
+    fn forget_one(&mut self) -> bool {
+        let general = self.streams.get(&Stream::General).map_or(0, |general| general.events.len());
+        let is_newest = |stream| usize::from(self.newest == stream);
+        let stream = if general > is_newest(Stream::General) {
+            Stream::General
+        } else if self.order.len() > usize::from(self.newest != Stream::General) {
+            self.order.pop_front().unwrap_or(Stream::General)
+        } else {
+            return false;
+        };
+        if let Some(line) = self.streams.get_mut(&stream).and_then(|sent| sent.events.pop_front()) {
+            self.bytes -= line.len();
         }
+        true
     }
 
     fn drop_stream(&mut self, stream: Stream) {
@@ -238,7 +281,7 @@ mod tests {
 
     use super::*;
 
-    const SMALL: Kept = Kept { bytes: 100, ended: 2 };
+    const SMALL: Kept = Kept { bytes: 100, events: 1_000, ended: 2 };
 
     fn id(stream: Stream, number: u64) -> EventId {
         EventId { stream, number }
@@ -307,6 +350,30 @@ mod tests {
         assert!(matches!(replay.since(id(Stream::Request(2), 0)), Since::Next { .. }));
     }
 
+    #[test]
+    fn what_belongs_to_no_request_goes_before_an_answer() {
+        let mut replay = Replay::new(SMALL);
+        let one = Stream::Request(1);
+        replay.open(one);
+        let _answer = replay.send(one, "x".repeat(60), true);
+        for _ in 0..10 {
+            let _noise = replay.send(Stream::General, "x".repeat(30), false);
+        }
+        assert!(matches!(replay.since(id(one, 0)), Since::Next { .. }), "nobody has read it yet");
+        assert_eq!((replay.bytes(), replay.not_kept(Stream::General)), (90, 9));
+        replay.shrink(0);
+        assert_eq!((replay.bytes(), replay.since(id(one, 0))), (30, Since::Lost), "the newest stays");
+        let mut replay = Replay::new(Kept { events: 3, ..SMALL });
+        for _ in 0..10 {
+            let _noise = replay.send(Stream::General, "x", false);
+        }
+        assert_eq!(replay.bytes(), 3);
+        replay.open(one);
+        let _answer = replay.send(one, "x", true);
+        replay.forget_ended();
+        assert_eq!(replay.since(id(one, 0)), Since::Lost);
+    }
+
     proptest! {
         #[test]
         fn a_reader_sees_each_event_once_in_order_or_hears_that_some_are_lost(
@@ -330,7 +397,7 @@ mod tests {
                 let all: usize = replay.streams.values().flat_map(|sent| &sent.events).map(Bytes::len).sum();
                 prop_assert_eq!(replay.bytes(), all);
                 let events: usize = replay.streams.values().map(|sent| sent.events.len()).sum();
-                prop_assert_eq!(replay.order.len(), events);
+                prop_assert_eq!(replay.events(), events);
                 prop_assert!(all <= SMALL.bytes || events == 1);
             }
             for (request, after) in readers {

@@ -109,7 +109,8 @@ pub struct Caps {
     pub sessions_per_principal: usize,
     /// Bytes of a message, in either direction.
     pub message: usize,
-    /// Requests over HTTP that are worked on at once, streams not counted.
+    /// Requests over HTTP that are worked on at once, streams not counted. Of these, of streams, of requests that wait for their
+    /// clients and of bytes that wait, one principal has half at the most.
     pub requests: usize,
     /// Streams that are read at once.
     pub streams: usize,
@@ -119,11 +120,15 @@ pub struct Caps {
     pub starts: usize,
     /// Answers to `initialize` that are remembered.
     pub answers: usize,
+    /// Bytes of messages of clients that wait to be passed on.
+    pub waiting: usize,
+    /// Bytes that are kept for readers that come back, for all sessions.
+    pub kept: usize,
 }
 
 impl Default for Caps {
     /// 1024 sessions, 256 of one principal; 32 MiB a message; 1024 requests and 4096 streams; 64 processes, of which 16
-    /// start at once; 64 answers.
+    /// start at once; 64 answers; 512 MiB that wait, and as many that are kept.
     fn default() -> Self {
         Self {
             sessions: 1_024,
@@ -134,6 +139,8 @@ impl Default for Caps {
             processes: 64,
             starts: 16,
             answers: 64,
+            waiting: 512 * 1024 * 1024,
+            kept: 512 * 1024 * 1024,
         }
     }
 }

@@ -13,8 +13,11 @@ use crate::router::{ClientId, FromClient, FromServer, Router, Stream, error_line
 
 #[path = "talk/steps.rs"]
 mod steps;
+#[path = "talk/subscriptions.rs"]
+mod subscriptions;
 
 pub use self::steps::{Effect, Input, NotStarted, Posted};
+use self::subscriptions::Subscriptions;
 
 /// One message that a client has posted, until it is known what becomes of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -22,6 +25,8 @@ pub struct PostId(pub u64);
 
 /// The most messages that wait for a server to be there.
 pub const WAITING_MAX: usize = 64;
+/// With more bytes than these, no further message waits.
+pub const WAITING_BYTES: usize = 32 * 1024 * 1024;
 /// How often in a row a server may go away before it has answered anything.
 pub const FAILED_STARTS_MAX: u32 = 3;
 
@@ -61,6 +66,7 @@ pub struct Talk {
     server: Server,
     router: Router,
     waiting: VecDeque<Waiting>,
+    subscriptions: Subscriptions,
     failed_starts: u32,
     lost: String,
 }
@@ -88,6 +94,7 @@ impl Talk {
             server: Server::Absent,
             router: Router::of(client),
             waiting: VecDeque::new(),
+            subscriptions: Subscriptions::default(),
             failed_starts: 0,
             lost: String::new(),
         }
@@ -123,6 +130,7 @@ impl Talk {
             server: Server::Absent,
             router: Router::default(),
             waiting: VecDeque::new(),
+            subscriptions: Subscriptions::default(),
             failed_starts: 0,
             lost: String::new(),
         }
@@ -300,7 +308,8 @@ impl Talk {
             Server::Ready => self.forward(&Waiting { post, client, message, number: None }, effects),
             Server::Lost => self.refuse_lost(&Waiting { post, client, message, number: None }, effects),
             Server::Absent | Server::Starting | Server::Shaking => {
-                if self.waiting.len() >= WAITING_MAX {
+                let bytes: usize = self.waiting.iter().map(|waiting| waiting.message.text().len()).sum();
+                if self.waiting.len() >= WAITING_MAX || bytes >= WAITING_BYTES {
                     effects.push(Effect::Posted(post, Posted::Full));
                     return;
                 }
@@ -317,6 +326,7 @@ impl Talk {
                 effects.push(Effect::Write(line));
                 match request {
                     Some(number) => {
+                        self.subscriptions.heard(*client, message);
                         effects.push(Effect::AwaitCall(number));
                         Posted::Stream(Stream::Request(number))
                     }
@@ -344,6 +354,12 @@ impl Talk {
         }
         if matches!(message.kind(), Kind::Success | Kind::Error) {
             self.failed_starts = 0;
+            if self.subscriptions.answered(message) {
+                return;
+            }
+        }
+        if self.updated(message, effects) {
+            return;
         }
         match self.router.from_server(message) {
             FromServer::ToClient { client, stream, line, last } => {

@@ -4,7 +4,7 @@ mod client;
 mod host;
 mod server;
 
-pub(crate) use self::client::{Answer, Client, call, message};
+pub(crate) use self::client::{Answer, Client, INITIALIZED, call, message};
 pub(crate) use self::host::TestHost;
 
 use std::net::SocketAddr;

@@ -148,6 +148,9 @@ impl Conversation {
         if self.process.is_there() {
             if quiet >= times.idle && !self.is_held() {
                 self.on(Input::Suspend).await;
+                for board in self.boards.values() {
+                    board.forget_ended();
+                }
             }
         } else if !self.locked && quiet >= times.opening {
             self.end = Some(End::Unopened);
@@ -201,7 +204,7 @@ impl Conversation {
         // Both are closed: what is left in them was sent before.
         while let Ok(letter) = self.letters.try_recv() {
             drop(letter.reply.send(match end {
-                End::Forgotten => Reply::Again(letter.message),
+                End::Forgotten => Reply::Again(letter.parcel),
                 End::Over(_) | End::Unopened | End::Drained => reply(),
             }));
         }

@@ -138,3 +138,24 @@ proptest! {
         prop_assert_eq!(back, message);
     }
 }
+
+#[test]
+fn what_two_readers_could_read_in_two_ways_is_told() {
+    let message = |params: &str| {
+        let text = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"m","params":{params}}}"#);
+        Message::parse(text.into_bytes()).unwrap()
+    };
+    let long = "x".repeat(SHORT);
+    for (params, is_ambiguous) in [
+        ("{}".to_owned(), false),
+        (r#"{"_meta":{"progressToken":1},"a":{"b":1,"b":2}}"#.to_owned(), false),
+        (r#"{"_meta":{"progressToken":1},"_meta":{"progressToken":2}}"#.to_owned(), true),
+        (r#"{"_meta":{},"_m\u0065ta":{"progressToken":2}}"#.to_owned(), true),
+        (r#"{"_meta":{"progressToken":1,"progressToken":2}}"#.to_owned(), true),
+        (r#"{"name":"a","name":"b"}"#.to_owned(), true),
+        (format!(r#"{{"_meta":{{}},"x":"{long}","_meta":{{}}}}"#), true),
+        ("[1,1]".to_owned(), false),
+    ] {
+        assert_eq!(message(&params).is_ambiguous(), is_ambiguous, "{}", &params[..params.len().min(80)]);
+    }
+}

@@ -123,7 +123,7 @@ impl Access {
 }
 
 /// A page that may speak to the bridge may read what it answers.
-pub(super) fn let_pages_read(response: &mut Response, origin: HeaderValue) {
+pub(super) fn let_pages_read(response: &mut Response, origin: HeaderValue, asked: Option<&HeaderValue>) {
     let headers = response.headers_mut();
     headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
     headers.insert(header::VARY, HeaderValue::from_static("Origin"));
@@ -131,10 +131,27 @@ pub(super) fn let_pages_read(response: &mut Response, origin: HeaderValue) {
     headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static(exposed));
     let methods = HeaderValue::from_static("POST, GET, DELETE");
     headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, methods);
-    let known = "Authorization, Content-Type, Accept, Mcp-Session-Id, MCP-Protocol-Version, Last-Event-ID, \
-                 Mcp-Method, Mcp-Name";
-    headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static(known));
+    let mut known = String::from(
+        "Authorization, Content-Type, Accept, Mcp-Session-Id, MCP-Protocol-Version, Last-Event-ID, \
+         Mcp-Method, Mcp-Name",
+    );
+    // Those of arguments have names of their own.
+    let asked = asked.and_then(|asked| asked.to_str().ok()).unwrap_or_default();
+    let of_arguments =
+        |name: &&str| name.get(..PARAM.len()).is_some_and(|start| start.eq_ignore_ascii_case(PARAM));
+    for name in asked.split(',').map(str::trim).filter(of_arguments).take(PARAMS_MAX) {
+        known.push_str(", ");
+        known.push_str(name);
+    }
+    if let Ok(known) = HeaderValue::try_from(known) {
+        headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, known);
+    }
 }
+
+/// How the header of an argument begins.
+const PARAM: &str = "mcp-param-";
+/// As many headers of arguments are allowed at once.
+const PARAMS_MAX: usize = 64;
 
 #[cfg(test)]
 mod tests {
@@ -148,6 +165,15 @@ mod tests {
             issuers: Vec::new(),
             url: None,
         }
+    }
+
+    #[test]
+    fn a_page_may_send_the_headers_of_arguments() {
+        let mut response = Response::new(axum::body::Body::empty());
+        let asked = HeaderValue::from_static("authorization, mcp-param-who,Mcp-Param-x, cookie");
+        let_pages_read(&mut response, HeaderValue::from_static("http://localhost:7777"), Some(&asked));
+        let allowed = response.headers()[header::ACCESS_CONTROL_ALLOW_HEADERS].to_str().unwrap();
+        assert!(allowed.ends_with("Mcp-Name, mcp-param-who, Mcp-Param-x"), "{allowed}");
     }
 
     fn admit(host: &[&str], origin: &[&str]) -> u16 {

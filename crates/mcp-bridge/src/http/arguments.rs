@@ -6,12 +6,15 @@ use std::time::Duration;
 
 use axum::http::HeaderMap;
 use session_core::names::Principal;
-use tokio::time::Instant;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout};
 
 use super::modern::refused;
 use super::reply::Failure;
 use super::session::Client;
 use crate::answers::Era;
+use crate::board::{From, Next};
+use crate::bridge::Entry;
 use crate::conversation::Reply;
 use crate::envelope::Message;
 use crate::host::ServerName;
@@ -24,6 +27,8 @@ const PAGES_MAX: usize = 32;
 const LISTS_MAX: usize = 1_024;
 /// For a tool that it does not name, a list is not asked for again so soon.
 const FRESH: Duration = Duration::from_mins(1);
+/// A list that was asked for so short a time ago is what the server has.
+const JUST_NOW: Duration = Duration::from_secs(2);
 /// Instead of a header that comes twice or is no text: it is the same as no argument.
 const NO_TEXT: &str = "\u{0}";
 
@@ -53,9 +58,14 @@ impl Client<'_> {
         let now = Instant::now();
         if let Some((since, tools)) = remembered {
             match tools.get(&name) {
-                Some(tool) if check(tool, arguments, headers).is_ok() => return Ok(()),
+                Some(tool) => match check(tool, arguments, headers) {
+                    Ok(()) => return Ok(()),
+                    // It was asked just now: it is the call that is wrong.
+                    Err(error) if now - since < JUST_NOW => return Err(refused(&error)),
+                    Err(_) => {}
+                },
                 None if now - since < FRESH => return Ok(()),
-                Some(_) | None => {}
+                None => {}
             }
         }
         let Some(tools) = self.tools(era).await else { return Ok(()) };
@@ -75,7 +85,13 @@ impl Client<'_> {
         let (mut tools, mut cursor) = (Tools::new(), None);
         for _ in 0..PAGES_MAX {
             let asked = Message::parse(modern::list_tools(cursor.as_deref()).into_bytes()).ok()?;
-            let Ok(Reply::Answer(line)) = entry.post(asked).await.ok()?.await else { break };
+            let replied = entry.post(asked.into()).await.ok()?;
+            let limit = bridge.settings.times.wait;
+            // What does not come whole is no list: the next call asks again.
+            let Ok(Some(line)) = timeout(limit, whole(&entry, replied)).await else {
+                entry.depart();
+                return None;
+            };
             let answer = Message::parse(line.into_bytes()).ok()?;
             let (page, next) = InHeaders::of_list(answer.result().unwrap_or("{}"));
             tools.extend(page);
@@ -86,6 +102,31 @@ impl Client<'_> {
         }
         entry.depart();
         Some(tools)
+    }
+}
+
+/// The answer to a request, also where it comes as a stream.
+async fn whole(entry: &Entry, replied: oneshot::Receiver<Reply>) -> Option<String> {
+    let stream = match replied.await.ok()? {
+        Reply::Answer(line) => return Some(line),
+        Reply::Stream(stream) => stream,
+        Reply::Accepted
+        | Reply::Refused(_)
+        | Reply::Full
+        | Reply::NotStarted(_)
+        | Reply::Over(_)
+        | Reply::Again(_)
+        | Reply::Draining => return None,
+    };
+    let mut bell = entry.board.listen();
+    let mut seat = entry.board.sit(From::Unread(stream));
+    loop {
+        match entry.board.next(&mut seat) {
+            Next::Event { line, last: true, .. } => return String::from_utf8(line.into()).ok(),
+            Next::Event { .. } => {}
+            Next::Ended => return None,
+            Next::Nothing => bell.changed().await.ok()?,
+        }
     }
 }
 

@@ -2,68 +2,90 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::body::Bytes;
-use axum::http::{HeaderMap, HeaderName, StatusCode};
+use axum::http::{HeaderName, StatusCode};
 use axum::response::Response;
 use futures_util::{FutureExt as _, StreamExt as _, stream};
 use tokio::sync::{oneshot, watch};
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
+use tokio::time::{Interval, MissedTickBehavior, interval, sleep, timeout};
 
 use super::head::once;
 use super::reply::{Failure, JSON, not_begun};
-use super::session::{Client, respond};
+use super::session::{Client, DEAF, respond};
+use super::sse::Pass;
 use super::{Shell, sse, text};
 use crate::answers::Era;
 use crate::board::{From, Next, Seat};
 use crate::bridge::{BeginError, Entry};
-use crate::conversation::Reply;
+use crate::conversation::{Control, Parcel, Reply};
 use crate::envelope::{Kind, Message, member};
 use crate::modern::{self, Filter, Mirrored, ModernError};
 use crate::revision::Revision;
 use crate::router::{Stream, error_line};
+use crate::shares::{Share, Shares};
 
 const METHOD: HeaderName = HeaderName::from_static("mcp-method");
 const NAME: HeaderName = HeaderName::from_static("mcp-name");
 /// What is left of the older revisions, which a server with a handshake would still answer.
 const GONE: [&str; 5] =
     ["initialize", "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"];
-/// Requests that wait for their clients to come back with an answer.
+/// Requests that wait for their clients to come back with an answer, of which one principal has half at the most.
 const PARKED_MAX: usize = 1_024;
+/// Resources that one listener hears of.
+const RESOURCES_MAX: usize = 64;
 /// Tries to reach a session that ends and begins again meanwhile.
 const TRIES: usize = 3;
 
 /// Requests that wait for their clients to come back with an answer, by what the client shows for it.
-#[derive(Default)]
-pub(crate) struct Parked(Mutex<HashMap<String, (Instant, Visit)>>);
+pub(crate) struct Parked {
+    visits: Mutex<HashMap<String, (Visit, Share)>>,
+    room: Arc<Shares>,
+}
+
+impl Default for Parked {
+    fn default() -> Self {
+        Self { visits: Mutex::default(), room: Shares::new(PARKED_MAX) }
+    }
+}
 
 impl Parked {
-    fn park(&self, state: String, visit: Visit, now: Instant) {
-        let mut parked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let limit = visit.shell.bridge.settings.times.call;
-        parked.retain(|_, (since, _)| now - *since < limit);
-        if parked.len() < PARKED_MAX {
-            parked.insert(state, (now, visit));
-        }
+    fn visits(&self) -> MutexGuard<'_, HashMap<String, (Visit, Share)>> {
+        self.visits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps a request until its client comes back, for as long as a client may take.
+    fn park(shell: &Arc<Shell>, state: String, visit: Visit) {
+        let Some(share) = shell.parked.room.take(&visit.entry.principal, 1) else { return };
+        shell.parked.visits().insert(state.clone(), (visit, share));
+        let (shell, limit) = (Arc::clone(shell), shell.bridge.settings.times.call);
+        drop(shell.bridge.tasks.clone().spawn(async move {
+            tokio::select! {
+                () = sleep(limit) => {}
+                () = shell.bridge.drain.cancelled() => {}
+            }
+            let gone = shell.parked.visits().remove(&state);
+            drop(gone);
+        }));
     }
 
     /// Nobody comes back any more.
     pub(super) fn clear(&self) {
-        let parked = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        let parked = std::mem::take(&mut *self.visits());
         drop(parked);
     }
 
     /// What waits under this, if it is this client's and the same request.
     fn take(&self, state: &str, client: &Client<'_>, method: &str) -> Option<Visit> {
-        let mut parked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_theirs = parked.get(state).is_some_and(|(_, visit)| {
+        let mut parked = self.visits();
+        let is_theirs = parked.get(state).is_some_and(|(visit, _)| {
             visit.entry.principal == *client.principal
                 && visit.entry.server == client.target.server
                 && visit.name == client.target.name
                 && visit.method == method
         });
-        if is_theirs { parked.remove(state).map(|(_, visit)| visit) } else { None }
+        if is_theirs { parked.remove(state).map(|(visit, _)| visit) } else { None }
     }
 }
 
@@ -87,6 +109,17 @@ struct Visit {
     filter: Option<Filter>,
     pieces: VecDeque<Bytes>,
     over: bool,
+    /// What lets it read: nothing while it waits for its client.
+    pass: Option<Pass>,
+    /// What becomes of what was said for it: whoever let go of these would have it forgotten.
+    said: Vec<oneshot::Receiver<Reply>>,
+}
+
+/// What became of a request so far.
+enum Progress {
+    Answered(Response),
+    /// Its session ends and begins again: it is to be looked for once more.
+    Again(Parcel, Box<Visit>),
 }
 
 impl Drop for Visit {
@@ -107,13 +140,14 @@ enum Piece {
 
 impl Client<'_> {
     /// A request that stands for itself.
-    pub(super) async fn alone(&self, message: Message, headers: &HeaderMap) -> Result<Response, Failure> {
+    pub(super) async fn alone(&self, parcel: Parcel) -> Result<Response, Failure> {
+        let (message, headers) = (&parcel.message, self.headers);
         let mirrored = Mirrored {
             version: self.head.version.as_deref(),
             method: once(headers, &METHOD)?,
             name: once(headers, &NAME)?,
         };
-        modern::check(&message, mirrored).map_err(|error| refused(&error))?;
+        modern::check(message, mirrored).map_err(|error| refused(&error))?;
         let bridge = &self.shell.bridge;
         let begun = |error| not_begun(&BeginError::Answer(error));
         let era = bridge.era(self.principal, &self.target.server).await.map_err(begun)?;
@@ -133,7 +167,7 @@ impl Client<'_> {
             }
         }
         if method == "tools/call" {
-            self.check_arguments(&message, headers, &era).await?;
+            self.check_arguments(message, headers, &era).await?;
         }
         let state =
             message.param("requestState").and_then(|state| serde_json::from_str::<String>(state).ok());
@@ -141,25 +175,35 @@ impl Client<'_> {
         if let Some(state) = state.filter(|_| is_older) {
             return self.come_back(message, &state, &method).await;
         }
-        let name = self.target.name.as_deref();
-        let mut message = message;
+        let mut parcel = parcel;
         for _ in 0..TRIES {
+            let name = self.target.name.as_deref();
             let entry = bridge.visit(&self.target.server, self.principal, name, &era).await.map_err(begun)?;
-            let visit = self.visit(entry, &message, is_older);
+            let pass = self.pass()?;
+            let visit = self.visit(entry, &parcel.message, is_older, pass);
             if is_older && method == "subscriptions/listen" {
-                return visit.listen(Filter::of(&message)).await;
+                return visit.listen(Filter::of(&parcel.message)).await;
             }
-            let kind = message.kind();
-            match visit.entry.post(message).await {
-                Ok(reply) => return visit.begin(kind, reply).await,
-                Err(unsent) => message = unsent,
-            }
+            let kind = parcel.message.kind();
+            let visit = match visit.entry.post(parcel).await {
+                Ok(reply) => match visit.begin(kind, reply).await? {
+                    Progress::Answered(response) => return Ok(response),
+                    Progress::Again(unread, visit) => {
+                        parcel = unread;
+                        *visit
+                    }
+                },
+                Err(unsent) => {
+                    parcel = unsent;
+                    visit
+                }
+            };
             visit.entry.done().await;
         }
         Err(ended())
     }
 
-    fn visit(&self, entry: Entry, request: &Message, is_older: bool) -> Visit {
+    fn visit(&self, entry: Entry, request: &Message, is_older: bool, pass: Pass) -> Visit {
         let mut beat = interval(self.shell.bridge.settings.times.heartbeat);
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         beat.reset();
@@ -178,24 +222,28 @@ impl Client<'_> {
             filter: None,
             pieces: VecDeque::new(),
             over: false,
+            pass: Some(pass),
+            said: Vec::new(),
         }
     }
 
     /// A client comes back with what it was asked for.
-    async fn come_back(&self, message: Message, state: &str, method: &str) -> Result<Response, Failure> {
+    async fn come_back(&self, message: &Message, state: &str, method: &str) -> Result<Response, Failure> {
         let bad = |why: &str| Failure::new(StatusCode::BAD_REQUEST, why).coded(-32_602);
+        let pass = self.pass()?;
         let parked = self.shell.parked.take(state, self, method);
         let mut visit = parked.ok_or_else(|| {
             bad("this `requestState` is not known, or is not known any more: send the request without it")
         })?;
         let Some((key, asked)) = visit.asked.take() else { return Err(bad("nothing was asked")) };
-        let line = match modern::input(&message, &key) {
+        visit.pass = Some(pass);
+        let line = match modern::input(message, &key) {
             Some(result) => format!(r#"{{"jsonrpc":"2.0","id":{asked},"result":{result}}}"#),
             None => error_line(&asked, -32_000, "the client did not answer this"),
         };
         message.id_text().unwrap_or("null").clone_into(&mut visit.id);
-        modern::capabilities(&message).clone_into(&mut visit.capabilities);
-        visit.say(line).await?;
+        modern::capabilities(message).clone_into(&mut visit.capabilities);
+        drop(visit.say(line).await?);
         visit.go_on().await
     }
 }
@@ -216,14 +264,17 @@ pub(super) fn refused(error: &ModernError) -> Failure {
 }
 
 impl Visit {
-    /// Says something to the server for this client. Nobody waits for what becomes of it.
-    async fn say(&self, line: String) -> Result<(), Failure> {
+    /// Says something to the server for this client. A request is forgotten where nobody keeps what is returned.
+    async fn say(&self, line: String) -> Result<oneshot::Receiver<Reply>, Failure> {
         let message = Message::parse(line.into_bytes()).map_err(|_| ended())?;
-        self.entry.post(message).await.map(drop).map_err(|_| ended())
+        self.entry.post(message.into()).await.map_err(|_| ended())
     }
 
-    async fn begin(mut self, kind: Kind, reply: oneshot::Receiver<Reply>) -> Result<Response, Failure> {
-        match reply.await.map_err(|_| ended())? {
+    async fn begin(mut self, kind: Kind, reply: oneshot::Receiver<Reply>) -> Result<Progress, Failure> {
+        let limit = self.shell.bridge.settings.times.wait * 2;
+        let reply = timeout(limit, reply).await.map_err(|_| Failure::busy(DEAF))?.map_err(|_| ended())?;
+        let answered = match reply {
+            Reply::Again(unread) => return Ok(Progress::Again(unread, Box::new(self))),
             Reply::Answer(line) => {
                 let line = self.answer(line);
                 self.over = true;
@@ -238,9 +289,9 @@ impl Visit {
             | Reply::Full
             | Reply::NotStarted(_)
             | Reply::Over(_)
-            | Reply::Again(_)
             | Reply::Draining) => respond(reply, kind, Some(&self.id)),
-        }
+        };
+        answered.map(Progress::Answered)
     }
 
     /// What the server has said to a request that is on its way already: its answer alone, if that is next, or a stream.
@@ -262,10 +313,11 @@ impl Visit {
         text(status, JSON, line)
     }
 
-    fn let_go(self) {
+    fn let_go(mut self) {
+        self.pass = None;
         if let Some((key, _)) = &self.asked {
             let (state, shell) = (key.clone(), Arc::clone(&self.shell));
-            shell.parked.park(state, self, Instant::now());
+            Parked::park(&shell, state, self);
         }
     }
 
@@ -303,13 +355,21 @@ impl Visit {
                 Next::Nothing => {}
             }
             if self.beat.tick().now_or_never().is_some() {
-                return Some(Piece::Beat);
+                return self.beat().await;
             }
             tokio::select! {
                 _ = self.bell.changed() => {}
                 () = self.shell.bridge.drain.cancelled() => return None,
-                _ = self.beat.tick() => return Some(Piece::Beat),
+                _ = self.beat.tick() => return self.beat().await,
             }
+        }
+    }
+
+    /// A sign of life, for whoever is still let in.
+    async fn beat(&self) -> Option<Piece> {
+        match &self.pass {
+            Some(pass) if !pass.counts().await => None,
+            Some(_) | None => Some(Piece::Beat),
         }
     }
 
@@ -352,17 +412,25 @@ impl Visit {
 
     /// What changes, for as long as somebody listens.
     async fn listen(mut self, filter: Filter) -> Result<Response, Failure> {
+        if filter.resources.len() > RESOURCES_MAX {
+            let why = format!("a listener hears of {RESOURCES_MAX} resources at the most");
+            return Err(Failure::new(StatusCode::BAD_REQUEST, why).coded(-32_602));
+        }
+        self.seat = Some(self.entry.board.sit(From::Unread(Stream::General)));
+        // The server is there for as long as somebody listens.
+        self.entry.board.hold();
+        self.entry.address.control.send(Control::Wake).await.map_err(|_| ended())?;
         for (number, uri) in filter.resources.iter().enumerate() {
             let uri = serde_json::Value::from(uri.as_str());
             let method = "resources/subscribe";
-            self.say(format!(
+            let line = format!(
                 r#"{{"jsonrpc":"2.0","id":"subscribe-{number}","method":"{method}","params":{{"uri":{uri}}}}}"#
-            ))
-            .await?;
+            );
+            let said = self.say(line).await?;
+            self.said.push(said);
         }
         self.pieces.push_back(sse::alone(&filter.acknowledged(&self.id)));
         self.filter = Some(filter);
-        self.seat = Some(self.entry.board.sit(From::Unread(Stream::General)));
         Ok(self.stream())
     }
 }

@@ -70,7 +70,6 @@ impl Failure {
         self
     }
 
-    #[cfg(test)]
     pub(crate) fn status(&self) -> StatusCode {
         self.status
     }
@@ -110,14 +109,14 @@ impl From<FindError> for Failure {
 
 /// What the host could not do.
 pub(crate) fn of_host(error: &HostError) -> Failure {
-    let failure = Failure::busy(error.to_string());
+    let why = error.to_string();
     match error {
-        HostError::Limit { retry_after, .. } => failure.retry_after(*retry_after),
-        HostError::Scope { .. }
-        | HostError::Sandbox(_)
-        | HostError::Budget(_)
-        | HostError::Over(_)
-        | HostError::Other(_) => failure.retry_after(Duration::from_secs(5)),
+        HostError::Limit { retry_after, .. } => Failure::busy(why).retry_after(*retry_after),
+        HostError::Other(_) => Failure::busy(why).retry_after(Duration::from_secs(5)),
+        // The operator's to mend: it is no better a moment later.
+        HostError::Sandbox(_) | HostError::Budget(_) => Failure::new(StatusCode::INTERNAL_SERVER_ERROR, why),
+        HostError::Scope { .. } => Failure::new(StatusCode::FORBIDDEN, why),
+        HostError::Over(_) => Failure::new(StatusCode::NOT_FOUND, why),
     }
 }
 

@@ -15,11 +15,12 @@ use tokio::time::timeout;
 
 use super::head::{Head, SESSION};
 use super::reply::{Failure, JSON, failure, not_begun};
+use super::sse::Pass;
 use super::{Shell, Target, body, sse, text};
 use crate::answers::AnswerError;
 use crate::board::From;
 use crate::bridge::{BeginError, Entry};
-use crate::conversation::Reply;
+use crate::conversation::{Parcel, Reply};
 use crate::envelope::{Envelope, EnvelopeError, Kind, Message, member};
 use crate::gate::Refusal;
 use crate::modern;
@@ -29,18 +30,24 @@ use crate::router::{Refused, error_line};
 /// Tries to reach a session that ends and begins again meanwhile.
 const TRIES: usize = 3;
 
+/// The longest message with which a client begins, in bytes.
+const BEGINNING_MAX: usize = 64 * 1024;
+/// Why a message was not taken in time.
+pub(super) const DEAF: &str = "the session's server takes no more messages just now";
+
 /// Who asks, and for what.
 pub(super) struct Client<'r> {
     pub(super) shell: &'r Arc<Shell>,
     pub(super) target: &'r Target,
     pub(super) principal: &'r Principal,
     pub(super) head: &'r Head,
+    pub(super) headers: &'r HeaderMap,
 }
 
 type Answered = Result<Response, Failure>;
 
 impl Client<'_> {
-    pub(super) async fn post(&self, body: Body, headers: &HeaderMap) -> Answered {
+    pub(super) async fn post(&self, body: Body) -> Answered {
         if !self.head.is_json {
             let why = "a message is posted with `Content-Type: application/json`";
             return Err(Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, why));
@@ -51,21 +58,34 @@ impl Client<'_> {
         }
         let settings = &self.shell.bridge.settings;
         let (max, limit) = (settings.caps.message, settings.times.body);
-        let body = body::read(body, self.head.length, max, limit).await?;
+        let share = self.shell.waiting.take(self.principal, 0);
+        let share = share.ok_or_else(|| Failure::busy("as much as may waits to be passed on already"))?;
+        let (body, share) = body::read(body, self.head.length, max, limit, share).await?;
+        let bytes = Some(Arc::new(share));
         let refused = |error: &EnvelopeError| {
             Failure::new(StatusCode::BAD_REQUEST, error.to_string()).coded(error.code())
         };
         match Envelope::parse(body).map_err(|error| refused(&error))? {
-            Envelope::One(message) if self.stands_alone(&message) => {
-                let id = message.id_text().map(str::to_owned);
-                self.alone(message, headers).await.map_err(|failure| failure.of(id.as_deref()))
-            }
-            Envelope::One(message) if message.method() == Some("initialize") => self.begin(message).await,
             Envelope::One(message) => {
                 let id = message.id_text().map(str::to_owned);
-                self.message(message).await.map_err(|failure| failure.of(id.as_deref()))
+                self.one(Parcel { message, bytes }).await.map_err(|failure| failure.of(id.as_deref()))
             }
-            Envelope::Batch(messages) => self.batch(messages).await,
+            Envelope::Batch(messages) => {
+                let parcel = |message| Parcel { message, bytes: bytes.clone() };
+                self.batch(messages.into_iter().map(parcel).collect()).await
+            }
+        }
+    }
+
+    async fn one(&self, parcel: Parcel) -> Answered {
+        let Parcel { message, .. } = &parcel;
+        acceptable(message)?;
+        if self.stands_alone(message) {
+            self.alone(parcel).await
+        } else if message.method() == Some("initialize") {
+            self.begin(parcel.message).await
+        } else {
+            self.message(parcel).await
         }
     }
 
@@ -125,67 +145,93 @@ impl Client<'_> {
     }
 
     /// Posts a message to its session, wherever that is by then.
-    async fn deliver(&self, mut message: Message) -> Result<Delivered, Failure> {
+    async fn deliver(&self, mut parcel: Parcel) -> Result<Delivered, Failure> {
         for _ in 0..TRIES {
             let (entry, revision) = self.entry().await?;
             let limit = self.shell.bridge.settings.times.wait;
-            let unsent = match timeout(limit, entry.post(message)).await {
+            let unsent = match timeout(limit, entry.post(parcel)).await {
                 Ok(Ok(reply)) => return Ok(Delivered { entry, revision, reply }),
                 Ok(Err(unsent)) => unsent,
-                Err(_) => return Err(Failure::busy("the session's server takes no more messages just now")),
+                Err(_) => return Err(Failure::busy(DEAF)),
             };
-            message = unsent;
+            parcel = unsent;
             entry.done().await;
         }
         Err(Failure::busy("the session ends and begins again: try again"))
     }
 
-    async fn message(&self, mut message: Message) -> Answered {
-        let (kind, id) = (message.kind(), message.id_text().map(str::to_owned));
+    async fn message(&self, parcel: Parcel) -> Answered {
+        let (kind, id) = (parcel.message.kind(), parcel.message.id_text().map(str::to_owned));
+        // Before anything is done: whoever is told to come again has lost nothing.
+        let pass = (kind == Kind::Request).then(|| self.pass()).transpose()?;
+        let Replied { entry, revision, reply } = self.reply(parcel).await?;
+        match (reply, pass) {
+            (Reply::Stream(stream), Some(pass)) => {
+                let from = From::Unread(stream);
+                Ok(sse::response(sse::follow(self.shell, &entry.board, from, revision, pass)))
+            }
+            (reply, _) => respond(reply, kind, id.as_deref()),
+        }
+    }
+
+    /// Delivers a message, and waits for what becomes of it.
+    async fn reply(&self, parcel: Parcel) -> Result<Replied, Failure> {
+        let delivered = self.deliver(parcel).await?;
+        self.replied(delivered).await
+    }
+
+    async fn replied(&self, mut delivered: Delivered) -> Result<Replied, Failure> {
+        // It is taken in time, and then it is a stream, or waits for as long as it may.
+        let limit = self.shell.bridge.settings.times.wait * 2;
         for _ in 0..TRIES {
-            let delivered = self.deliver(message).await?;
-            match delivered.reply.await {
-                Ok(Reply::Again(unread)) => {
-                    message = unread;
-                    delivered.entry.done().await;
+            let Delivered { entry, revision, reply } = delivered;
+            match timeout(limit, reply).await {
+                Ok(Ok(Reply::Again(unread))) => {
+                    entry.done().await;
+                    delivered = self.deliver(unread).await?;
                 }
-                Ok(Reply::Stream(stream)) => {
-                    let Delivered { entry, revision, .. } = delivered;
-                    let pieces = sse::follow(self.shell, &entry.board, From::Unread(stream), revision)?;
-                    return Ok(sse::response(pieces));
-                }
-                Ok(reply) => return respond(reply, kind, id.as_deref()),
-                Err(_) => break,
+                Ok(Ok(reply)) => return Ok(Replied { entry, revision, reply }),
+                Ok(Err(_)) => break,
+                Err(_elapsed) => return Err(Failure::busy(DEAF)),
             }
         }
         Err(draining())
     }
 
+    pub(super) fn pass(&self) -> Result<Pass, Failure> {
+        Pass::new(self.shell, self.principal, self.headers)
+    }
+
     /// Several messages at once: they are posted in their order, and answered in any.
-    async fn batch(&self, messages: Vec<Message>) -> Answered {
+    async fn batch(&self, parcels: Vec<Parcel>) -> Answered {
         let bad = |why: &str| Err(Failure::new(StatusCode::BAD_REQUEST, why));
-        if messages.iter().any(|message| message.method() == Some("initialize")) {
+        if parcels.iter().any(|parcel| parcel.message.method() == Some("initialize")) {
             return bad("`initialize` stands alone");
+        }
+        for parcel in &parcels {
+            acceptable(&parcel.message)?;
         }
         let (_, revision) = self.entry().await?;
         if !revision.has_batches() {
             return bad("this revision has no batches: post one message at a time");
         }
-        let mut delivered = Vec::with_capacity(messages.len());
-        for message in messages {
-            let (kind, id) = (message.kind(), message.id_text().map(str::to_owned));
-            delivered.push((kind, id, self.deliver(message).await?));
+        let mut delivered = Vec::with_capacity(parcels.len());
+        for parcel in parcels {
+            let (kind, id) = (parcel.message.kind(), parcel.message.id_text().map(str::to_owned));
+            let pass = (kind == Kind::Request).then(|| self.pass()).transpose()?;
+            delivered.push((kind, id, pass, self.deliver(parcel).await?));
         }
         let (mut answers, mut streams) = (Vec::new(), Vec::new());
-        for (kind, id, Delivered { entry, revision, reply }) in delivered {
-            match reply.await {
-                Ok(Reply::Answer(line)) => answers.push(line),
-                Ok(Reply::Stream(stream)) => {
-                    streams.push(sse::follow(self.shell, &entry.board, From::Unread(stream), revision)?);
+        for (kind, id, pass, delivered) in delivered {
+            let Replied { entry, revision, reply } = self.replied(delivered).await?;
+            match (reply, pass) {
+                (Reply::Answer(line), _) => answers.push(line),
+                (Reply::Stream(stream), Some(pass)) => {
+                    let from = From::Unread(stream);
+                    streams.push(sse::follow(self.shell, &entry.board, from, revision, pass));
                 }
-                Ok(reply) if kind == Kind::Request => answers.push(refusal_line(reply, id.as_deref())),
-                Ok(_) => {}
-                Err(_) => return Err(draining()),
+                (reply, _) if kind == Kind::Request => answers.push(refusal_line(reply, id.as_deref())),
+                (_, _) => {}
             }
         }
         if !streams.is_empty() {
@@ -224,7 +270,8 @@ impl Client<'_> {
         };
         // What is gone on with has been primed.
         let revision = if self.head.last_event_id.is_some() { Revision::V2025_03_26 } else { revision };
-        Ok(sse::response(sse::follow(self.shell, &entry.board, from, revision)?))
+        let pass = self.pass()?;
+        Ok(sse::response(sse::follow(self.shell, &entry.board, from, revision, pass)))
     }
 
     pub(super) async fn delete(&self) -> Answered {
@@ -242,6 +289,28 @@ struct Delivered {
     entry: Arc<Entry>,
     revision: Revision,
     reply: oneshot::Receiver<Reply>,
+}
+
+/// What became of a message that its session has.
+struct Replied {
+    entry: Arc<Entry>,
+    revision: Revision,
+    reply: Reply,
+}
+
+/// How a client begins is remembered, and written down: it is short.
+fn acceptable(message: &Message) -> Result<(), Failure> {
+    let begins = matches!(message.method(), Some("initialize" | "notifications/initialized"));
+    if begins && message.text().len() > BEGINNING_MAX {
+        let why = format!("`initialize` and `notifications/initialized` may have {BEGINNING_MAX} bytes");
+        return Err(Failure::new(StatusCode::PAYLOAD_TOO_LARGE, why));
+    }
+    if message.is_ambiguous() {
+        let why =
+            "a member of `params` or of its `_meta` comes twice: two readers could each believe another";
+        return Err(Failure::new(StatusCode::BAD_REQUEST, why));
+    }
+    Ok(())
 }
 
 fn draining() -> Failure {

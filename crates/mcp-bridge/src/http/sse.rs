@@ -6,11 +6,12 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use futures_util::stream::{self, BoxStream};
 use futures_util::{FutureExt as _, StreamExt as _};
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use session_core::names::Principal;
+use tokio::sync::watch;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
@@ -18,6 +19,7 @@ use super::Shell;
 use super::reply::Failure;
 use crate::board::{Board, From, Next, Seat};
 use crate::revision::Revision;
+use crate::shares::Share;
 
 /// A sign of life that says nothing.
 pub(super) const HEARTBEAT: &[u8] = b":\n\n";
@@ -35,9 +37,8 @@ pub(super) fn follow(
     board: &Arc<Board>,
     from: From,
     revision: Revision,
-) -> Result<Pieces, Failure> {
-    let permit = Arc::clone(&shell.streams).try_acquire_owned();
-    let permit = permit.map_err(|_| Failure::busy("as many streams as there may be are open"))?;
+    pass: Pass,
+) -> Pieces {
     let mut beat = interval(shell.bridge.settings.times.heartbeat);
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     beat.reset();
@@ -49,13 +50,12 @@ pub(super) fn follow(
         pieces.push_back(Bytes::from(format!("id: {}\n{RETRY}data:\n\n", board.event_id(seat.after()))));
     }
     let drain = shell.bridge.drain.clone();
-    let reader =
-        Reader { board: Arc::clone(board), seat, bell, beat, pieces, drain, over: false, _permit: permit };
+    let reader = Reader { board: Arc::clone(board), seat, bell, beat, pieces, drain, over: false, pass };
     let pieces = stream::unfold(reader, |mut reader| async move {
         let piece = reader.next().await?;
         Some((Ok(piece), reader))
     });
-    Ok(pieces.boxed())
+    pieces.boxed()
 }
 
 /// The answer that is such a stream.
@@ -75,6 +75,39 @@ pub(super) fn alone(line: &str) -> Bytes {
     Bytes::from(format!("data: {line}\n\n"))
 }
 
+/// What lets somebody read a stream: a share of the streams, and what was shown at the door, for as long as it counts.
+pub(super) struct Pass {
+    shell: Arc<Shell>,
+    principal: Principal,
+    shown: HeaderMap,
+    _share: Share,
+}
+
+impl Pass {
+    /// `None` where as many streams are read as may be.
+    pub(super) fn new(
+        shell: &Arc<Shell>,
+        principal: &Principal,
+        headers: &HeaderMap,
+    ) -> Result<Self, Failure> {
+        let share = shell.streams.take(principal, 1);
+        let share = share.ok_or_else(|| Failure::busy("as many streams as there may be are open"))?;
+        let mut shown = HeaderMap::new();
+        if let Some(value) = headers.get(header::AUTHORIZATION) {
+            shown.insert(header::AUTHORIZATION, value.clone());
+        }
+        Ok(Self { shell: Arc::clone(shell), principal: principal.clone(), shown, _share: share })
+    }
+
+    /// Whether it still lets in. Where that cannot be found out just now, it does.
+    pub(super) async fn counts(&self) -> bool {
+        match self.shell.access.who(&self.shown).await {
+            Ok(principal) => principal == self.principal,
+            Err(failure) => failure.status() != StatusCode::UNAUTHORIZED,
+        }
+    }
+}
+
 struct Reader {
     board: Arc<Board>,
     seat: Seat,
@@ -84,7 +117,7 @@ struct Reader {
     pieces: VecDeque<Bytes>,
     drain: CancellationToken,
     over: bool,
-    _permit: OwnedSemaphorePermit,
+    pass: Pass,
 }
 
 impl Reader {
@@ -110,8 +143,7 @@ impl Reader {
 
     async fn wait(&mut self) {
         if self.beat.tick().now_or_never().is_some() {
-            self.pieces.push_back(Bytes::from_static(HEARTBEAT));
-            return;
+            return self.beat().await;
         }
         tokio::select! {
             // The board is held, so its bell is.
@@ -120,8 +152,13 @@ impl Reader {
                 self.over = true;
                 self.pieces.push_back(Bytes::from(format!("{RETRY}\n")));
             }
-            _ = self.beat.tick() => self.pieces.push_back(Bytes::from_static(HEARTBEAT)),
+            _ = self.beat.tick() => self.beat().await,
         }
+    }
+
+    async fn beat(&mut self) {
+        self.over = !self.pass.counts().await;
+        self.pieces.push_back(Bytes::from_static(HEARTBEAT));
     }
 
     fn frame(&mut self, id: &str, line: Bytes) {

@@ -302,8 +302,8 @@ async fn what_the_host_cannot_do_is_said() {
 #[tokio::test]
 async fn the_host_may_take_a_process_away() {
     let world = World::new(settings()).await;
-    let client = world.client().in_root("/a").await;
     *world.host.exit.lock().unwrap() = Some(Exit::Suspended);
+    let client = world.client().in_root("/a").await;
     assert!(client.result("1", "crash", "{}").await.contains("needed the room"));
     assert_eq!(client.result("1", "count", "{}").await, "1", "the next request brings it back");
     *world.host.exit.lock().unwrap() = Some(Exit::Over(Ending::Other("killed".into())));

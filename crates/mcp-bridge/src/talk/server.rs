@@ -46,6 +46,7 @@ impl Talk {
         if let Some(initialized) = &self.initialized {
             effects.push(Effect::Write(initialized.text().to_owned()));
         }
+        self.subscribe_again(effects);
         for waiting in std::mem::take(&mut self.waiting) {
             self.forward(&waiting, effects);
         }
@@ -151,6 +152,7 @@ impl Talk {
         for waiting in gone {
             tell(&waiting, Posted::Over(Refusal::Ended(DELETED.to_owned())), effects);
         }
+        self.unsubscribe(client, effects);
         for line in self.router.leave(client) {
             effects.push(Effect::Write(line));
         }

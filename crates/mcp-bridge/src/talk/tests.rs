@@ -354,6 +354,45 @@ fn who_leaves_is_told_of_everything_that_it_waits_for() {
 }
 
 #[test]
+fn a_server_that_begins_again_is_told_what_its_clients_hear_of() {
+    let mut talk = Talk::plain(Scope::Default);
+    let subscribe = |id: &str| {
+        message(&format!(
+            r#"{{"jsonrpc":"2.0","id":{id},"method":"resources/subscribe","params":{{"uri":"file:///x"}}}}"#
+        ))
+    };
+    let _started = talk.on(Input::Post(PostId(1), ClientId(1), subscribe("1")));
+    let effects = talk.on(Input::Started);
+    assert_eq!(effects.iter().filter(|effect| matches!(effect, Effect::Write(_))).count(), 1, "{effects:?}");
+    let _second = talk.on(Input::Post(PostId(2), ClientId(2), subscribe("1")));
+    let _answers = [1, 2].map(|number| {
+        talk.on(Input::Line(message(&format!(r#"{{"jsonrpc":"2.0","id":{number},"result":{{}}}}"#))))
+    });
+    let updated =
+        r#"{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"file:///x"}}"#;
+    let told = |effects: &[Effect]| {
+        effects.iter().filter(|effect| matches!(effect, Effect::Send { stream: Stream::General, .. })).count()
+    };
+    let _gone = talk.on(Input::Leave(ClientId(3)));
+    assert_eq!(told(&talk.on(Input::Line(message(updated)))), 2);
+    let other = updated.replace("///x", "///y");
+    assert_eq!(talk.on(Input::Line(message(&other))), [], "nobody asked for it");
+    // It goes, and comes back for somebody else.
+    let _gone = talk.on(Input::Suspend);
+    let _woken = talk.on(Input::Wake);
+    let effects = talk.on(Input::Started);
+    let Some(Effect::Write(line)) = effects.last() else { panic!("{effects:?}") };
+    let again = message(line);
+    assert_eq!((again.method(), again.param("uri")), (Some("resources/subscribe"), Some(r#""file:///x""#)));
+    let answer = format!(r#"{{"jsonrpc":"2.0","id":{},"result":{{}}}}"#, again.id_text().unwrap());
+    assert_eq!(talk.on(Input::Line(message(&answer))), [], "it is our own");
+    assert_eq!(talk.on(Input::Leave(ClientId(1))), [], "the other still hears of it");
+    let effects = talk.on(Input::Leave(ClientId(2)));
+    let [Effect::Write(line)] = &effects[..] else { panic!("{effects:?}") };
+    assert_eq!(message(line).method(), Some("resources/unsubscribe"));
+}
+
+#[test]
 fn what_waits_is_bounded_and_can_be_forgotten() {
     let mut world = World::begin();
     for id in 0..WAITING_MAX {

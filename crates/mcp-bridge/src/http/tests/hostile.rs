@@ -110,6 +110,98 @@ async fn a_body_is_bounded() {
 }
 
 #[tokio::test]
+async fn how_a_client_begins_is_short() {
+    let world = World::new(settings()).await;
+    let long = "x".repeat(70_000);
+    let initialize = format!(
+        r#"{{"jsonrpc":"2.0","id":1,"method":"initialize","params":{{"protocolVersion":"2025-11-25","x":"{long}"}}}}"#
+    );
+    assert_eq!(status(&world.client(), initialize).await, 413);
+    let client = world.client().initialize(V, "{}").await;
+    let told =
+        format!(r#"{{"jsonrpc":"2.0","method":"notifications/initialized","params":{{"x":"{long}"}}}}"#);
+    assert_eq!(status(&client, told).await, 413);
+    let twice =
+        r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_meta":{"progressToken":1},"_meta":{}}}"#;
+    assert_eq!(status(&client, twice).await, 400);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn what_waits_in_memory_is_bounded_for_one_and_for_all() {
+    // One may have half.
+    let caps = Caps { waiting: 100_000, ..Caps::default() };
+    let world = World::new(Settings { caps, ..settings() }).await;
+    let client = world.client().initialize(V, "{}").await;
+    let large = format!("\"{}\"", "x".repeat(40_000));
+    // They wait for their client to go on: one of them can.
+    let calls = ["1", "2"].map(|id| {
+        let (client, large) = (client.clone(), large.clone());
+        Box::pin(async move { client.call(id, "echo", &large).await.status })
+    });
+    let (refused, _, mut left) = futures_util::future::select_all(calls).await;
+    assert_eq!(refused, 503);
+    assert_eq!(client.post(crate::testing::INITIALIZED).await.status, 202);
+    assert_eq!(left.pop().unwrap().await, 200);
+    assert_eq!(client.result("3", "echo", &large).await, large, "it was given back");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn an_answer_that_is_lost_is_told_at_once() {
+    let caps = Caps { message: 50_000, ..Caps::default() };
+    let world = World::new(Settings { caps, ..settings() }).await;
+    let client = world.client().begin(V, "{}").await;
+    let error = client.result("1", "big", "100000").await;
+    assert!(error.contains("cannot be passed on") && error.contains("too long"), "{error}");
+    assert_eq!(client.result("1", "echo", "{}").await, "{}");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_question_that_nobody_answers_does_not_keep_a_process() {
+    let times =
+        Times { idle: Duration::from_millis(50), call: Duration::from_millis(200), ..Times::default() };
+    let world = World::new(Settings { times, ..settings() }).await;
+    let client = world.client().begin(V, "{}").await;
+    let error = client.result("1", "ask", "{}").await;
+    assert!(error.contains("too long") || error.contains("refused"), "{error}");
+    world.host.until_alive(0).await;
+    world.end().await;
+}
+
+#[tokio::test]
+async fn who_rests_gives_way_to_who_waits_for_room() {
+    let times = Times { rest: Duration::ZERO, room: Duration::from_secs(20), ..Times::default() };
+    let caps = Caps { processes: 1, ..Caps::default() };
+    let world = World::new(Settings { times, caps, ..settings() }).await;
+    let first = world.client().in_root("/a").await;
+    assert_eq!(first.result("1", "count", "{}").await, "1");
+    let second = world.client().in_root("/b").await;
+    assert_eq!(second.result("1", "scope", "{}").await, r#""/b""#);
+    assert_eq!(world.host.alive(), 1);
+    assert_eq!(first.result("2", "scope", "{}").await, r#""/a""#, "it came back, in its own directory");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn who_reads_no_stream_is_asked_for_roots_where_it_waits() {
+    let times = Times { patience: Duration::from_millis(1), ..Times::default() };
+    let world = World::new(Settings { times, ..settings() }).await;
+    let client = world.client().begin(V, r#"{"roots":{}}"#).await;
+    let mut answer = client.call("1", "scope", "{}").await;
+    assert!(answer.is_stream());
+    assert_eq!(answer.event().await.unwrap().data, "", "primed");
+    let asked = message(&answer.event().await.unwrap().data);
+    assert_eq!(asked.method(), Some("roots/list"));
+    let id = asked.id_text().unwrap();
+    let roots = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"roots":[{{"uri":"file:///a"}}]}}}}"#);
+    assert_eq!(client.post(&roots).await.status, 202);
+    assert_eq!(answer.message().await.result(), Some(r#""/a""#));
+    world.end().await;
+}
+
+#[tokio::test]
 async fn two_calls_under_one_id_do_not_meet() {
     let world = World::new(settings()).await;
     let client = world.client().begin(V, "{}").await;

@@ -69,6 +69,55 @@ async fn who_never_says_goodbye_makes_room_when_it_was_away_for_long() {
 }
 
 #[tokio::test]
+async fn the_next_bridge_goes_on_with_clients_that_share() {
+    let host = Arc::new(TestHost::default());
+    let world = World::with(Arc::clone(&host), shared(), true).await;
+    let of = |client: &Client, name: &str| client.set("authorization", Some(&format!("Bearer t-{name}")));
+    let client = of(&world.client(), "ada").begin("2025-06-18", "{}").await;
+    let gone = of(&world.client(), "ada").begin(V, "{}").await;
+    assert_eq!(gone.request("DELETE", "").await.status, 204);
+    assert_eq!(gone.call("1", "echo", "{}").await.status, 404);
+    world.end().await;
+    let world = World::with(Arc::clone(&host), shared(), true).await;
+    let again = of(&world.client(), "ada").set("mcp-session-id", Some(client.session()));
+    assert_eq!(of(&again, "bob").call("1", "echo", "{}").await.status, 404, "it is another's");
+    assert_eq!(again.result("1", "echo", "{}").await, "{}");
+    let unknown = again.set("mcp-session-id", Some("ses_0123456789ab4def8123456789abcdef"));
+    assert_eq!(unknown.call("1", "echo", "{}").await.status, 404);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn when_what_they_share_is_over_its_clients_begin_anew() {
+    let world = World::new(shared()).await;
+    let first = world.client().begin(V, "{}").await;
+    assert_eq!(first.result("1", "count", "{}").await, "1");
+    *world.host.exit.lock().unwrap() = Some(Exit::Over(Ending::Other("killed".into())));
+    let _crash = first.call("2", "crash", "{}").await;
+    // The process that was there had another end before it; the next one is killed.
+    let _killed = first.call("3", "crash", "{}").await;
+    world.host.names.lock().unwrap().clear();
+    *world.host.exit.lock().unwrap() = None;
+    while first.call("4", "count", "{}").await.status != 404 {}
+    let again = world.client().begin(V, "{}").await;
+    assert_eq!(again.result("1", "count", "{}").await, "1");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn who_cannot_be_served_is_told_and_does_not_wait() {
+    let world = World::new(shared()).await;
+    *world.host.script.lock().unwrap() = Some(
+        "read -r line; echo '{\"jsonrpc\":\"2.0\",\"id\":0,\"error\":{\"code\":-1,\"message\":\"no\"}}'; cat >/dev/null",
+    );
+    let initialize =
+        r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}"#;
+    let answer = world.client().post(initialize).await;
+    assert!(answer.status >= 500, "{}", answer.status);
+    world.end().await;
+}
+
+#[tokio::test]
 async fn a_batch_is_answered_as_one_where_the_revision_has_them() {
     let world = World::new(settings()).await;
     let client = world.client().begin("2025-03-26", "{}").await;
