@@ -3,6 +3,7 @@
 mod callbacks;
 mod cascade;
 mod limits;
+mod purses;
 mod waiting;
 
 use std::fs;

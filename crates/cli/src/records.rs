@@ -71,11 +71,7 @@ impl LifecycleSink for Records {
     async fn account(&self, session: SessionId) -> Result<Option<Account>, SinkError> {
         let record =
             self.store.session(session).await.map_err(|error| SinkError::Unavailable(Box::new(error)))?;
-        Ok(record.map(|record| Account {
-            budget: record.budget,
-            used: record.usage,
-            reserved: record.reserved,
-        }))
+        Ok(record.map(|record| record.account()))
     }
 
     async fn on(&self, event: &LifecycleEvent) -> Result<(), SinkError> {

@@ -133,6 +133,9 @@ pub struct ShareView {
     /// Set aside by work that has not ended.
     #[serde(skip_serializing_if = "is_nothing")]
     pub reserved: u64,
+    /// Set aside for children.
+    #[serde(skip_serializing_if = "is_nothing")]
+    pub allotted: u64,
     /// The limit; nothing for none.
     pub max: Option<u64>,
 }
@@ -148,6 +151,7 @@ impl AccountView {
         let share = |resource| ShareView {
             used: session.usage.of(resource),
             reserved: session.reserved.of(resource),
+            allotted: session.allotted.of(resource),
             max: limit(session, resource),
         };
         Self {
@@ -158,13 +162,17 @@ impl AccountView {
         }
     }
 
-    /// What was used, of what may be.
+    /// What was used, of what may be, and what is set aside for children.
     pub fn in_one_line(&self) -> String {
         let share = |resource: Resource, share: &ShareView| {
             let used = amount(resource, share.used);
             let name = if resource == Resource::Cost { "" } else { resource.code() };
             let of = share.max.map(|max| format!(" of {}", amount(resource, max))).unwrap_or_default();
-            format!("{used}{of} {}", name.replace('_', " ")).trim_end().to_owned()
+            let text = format!("{used}{of} {}", name.replace('_', " ")).trim_end().to_owned();
+            match share.allotted {
+                0 => text,
+                children => format!("{text} ({} for children)", amount(resource, children)),
+            }
         };
         let shares = [
             (Resource::Tokens, &self.tokens),
@@ -189,13 +197,13 @@ pub fn amount(resource: Resource, amount: u64) -> String {
     }
 }
 
-/// How much of a budget is used or set aside, by the resource of which most is: `[##...] 41%`. Nothing while nothing is. Of a
+/// How much of a budget is used or set aside, for children too, by the resource of which most is: `[##...] 41%`. Nothing while nothing is. Of a
 /// resource that it has none of, all is used.
 pub fn budget_bar(session: &ManagedSession) -> Option<String> {
     const CELLS: u64 = 5;
     let percent = |&resource: &Resource| {
         let limit = limit(session, resource)?;
-        let used = session.usage.of(resource).saturating_add(session.reserved.of(resource));
+        let used = session.usage.plus(session.reserved).plus(session.allotted).of(resource);
         match (used, limit) {
             (_, 0) => Some(100),
             (0, _) => None,

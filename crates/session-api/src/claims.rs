@@ -188,6 +188,9 @@ pub struct ClaimedSession {
     pub usage: Amounts,
     /// What is set aside.
     pub reserved: Amounts,
+    /// What is set aside for children, where something is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allotted: Option<Amounts>,
     /// The session that started it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
@@ -281,6 +284,7 @@ impl From<&ManagedSession> for ClaimedSession {
             budget: session.budget.into(),
             usage: session.usage.into(),
             reserved: session.reserved.into(),
+            allotted: Some(session.allotted).filter(|any| *any != Usage::NONE).map(Amounts::from),
             parent: session.parent.map(|parent| parent.to_string()),
             depth: session.depth,
             callback: session.callback,
@@ -340,6 +344,7 @@ impl TryFrom<&ClaimedSession> for ManagedSession {
             budget: view.budget.into(),
             usage: view.usage.into(),
             reserved: view.reserved.into(),
+            allotted: view.allotted.map_or(Usage::NONE, Usage::from),
             parent: read_any("session.parent", view.parent.as_ref())?,
             depth: view.depth,
             callback: view.callback,

@@ -3,9 +3,12 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use session_core::budget::Budget;
 use session_core::ports::Directive;
 use session_core::run::StopMode;
 use utoipa::ToSchema;
+
+use crate::claims::Amounts;
 
 /// A claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -72,6 +75,20 @@ pub const MESSAGE_MAX: usize = 4_000;
 pub struct Renewed {
     /// What is to be done with the run.
     pub directive: DirectiveView,
+    /// What the run may use in all by now, where it is to go on. Less when its session starts children, more when they are
+    /// over or its owner adds to the budget.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left: Option<Amounts>,
+}
+
+impl From<Directive> for Renewed {
+    fn from(directive: Directive) -> Self {
+        let left = match directive {
+            Directive::Continue { left } => Some(Budget::of(left).into()),
+            Directive::Stop(_) => None,
+        };
+        Self { directive: directive.into(), left }
+    }
 }
 
 /// What is to be done with a run.
@@ -89,7 +106,7 @@ pub enum DirectiveView {
 impl From<Directive> for DirectiveView {
     fn from(directive: Directive) -> Self {
         match directive {
-            Directive::Continue => Self::Continue,
+            Directive::Continue { .. } => Self::Continue,
             Directive::Stop(StopMode::Graceful) => Self::Stop,
             Directive::Stop(StopMode::Kill) => Self::Kill,
         }

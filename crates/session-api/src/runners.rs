@@ -9,7 +9,7 @@ use session_core::affinity::RunnerProfile;
 use session_core::runner::RunnerRecord;
 use utoipa::ToSchema;
 
-use crate::claims::ClaimView;
+use crate::claims::{Amounts, ClaimView};
 pub use crate::runner_reports::{
     AnswerWait, Answered, Asked, Ended, ExhaustedView, Move, Report, Reported, ReportedEvent, RunnerReport,
     SessionChange, SessionRead, SessionReport, SessionRequest, Settlement,
@@ -192,6 +192,9 @@ pub struct Heartbeaten {
     pub draining: bool,
     /// Of each claim, in their order.
     pub claims: Vec<ClaimFate>,
+    /// What the run of each may use in all by now, in the same order; nothing of one that does not go on.
+    #[serde(default)]
+    pub left: Vec<Option<Amounts>>,
 }
 
 /// What becomes of a claim.

@@ -166,6 +166,9 @@ pub struct ShareView {
     /// Set aside by work that has not ended.
     #[serde(default, skip_serializing_if = "is_nothing")]
     pub reserved: u64,
+    /// Set aside for children that it started, until they are over.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    pub allotted: u64,
     /// The limit; nothing for none.
     pub max: Option<u64>,
 }
@@ -258,6 +261,7 @@ impl AccountView {
         let share = |resource| ShareView {
             used: session.usage.of(resource),
             reserved: session.reserved.of(resource),
+            allotted: session.allotted.of(resource),
             max: Some(session.budget.limit(resource)).filter(|&limit| limit < u64::MAX),
         };
         Self {

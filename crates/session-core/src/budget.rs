@@ -4,6 +4,7 @@
 //! absurd figures exhaust a budget, they never wrap around it. [`Account`] decides, in one process's [`Meter`] and
 //! in every store's ledger alike.
 
+mod allotment;
 mod meter;
 #[cfg(test)]
 mod model;
@@ -11,6 +12,7 @@ mod window;
 
 use thiserror::Error;
 
+pub use self::allotment::{Allotment, share_of};
 pub use self::meter::{Meter, Reserved};
 pub use self::window::{HourlyLimit, HourlyWindow, minute_of};
 
@@ -45,6 +47,36 @@ impl Budget {
             Resource::Cost => self.cost_micros_max.unwrap_or(u64::MAX),
         }
     }
+
+    /// Limits of so much; none where that is [`u64::MAX`].
+    #[must_use]
+    pub fn of(limits: Usage) -> Self {
+        let limit = |max: u64| Some(max).filter(|&max| max < u64::MAX);
+        Self {
+            tokens_max: limits.tokens,
+            tool_calls_max: limits.tool_calls,
+            turns_max: limit(limits.turns),
+            cost_micros_max: limit(limits.cost_micros),
+        }
+    }
+
+    /// The limits of all resources; [`u64::MAX`] for none.
+    #[must_use]
+    pub fn limits(&self) -> Usage {
+        Usage::each(|resource| self.limit(resource))
+    }
+
+    /// By so much less of each resource; one without a limit stays without.
+    pub(crate) fn less(self, less: Usage) -> Self {
+        let limited =
+            |limit: u64, less: u64| if limit < u64::MAX { limit.saturating_sub(less) } else { limit };
+        Self {
+            tokens_max: limited(self.tokens_max, less.tokens),
+            tool_calls_max: limited(self.tool_calls_max, less.tool_calls),
+            turns_max: self.turns_max.map(|max| limited(max, less.turns)),
+            cost_micros_max: self.cost_micros_max.map(|max| limited(max, less.cost_micros)),
+        }
+    }
 }
 
 /// What was, or may be, used up.
@@ -63,6 +95,17 @@ pub struct Usage {
 impl Usage {
     /// Nothing at all.
     pub const NONE: Self = Self { tokens: 0, tool_calls: 0, turns: 0, cost_micros: 0 };
+
+    /// So much of each resource.
+    #[must_use]
+    pub fn each(of: impl Fn(Resource) -> u64) -> Self {
+        Self {
+            tokens: of(Resource::Tokens),
+            tool_calls: of(Resource::ToolCalls),
+            turns: of(Resource::Turns),
+            cost_micros: of(Resource::Cost),
+        }
+    }
 
     /// Both together.
     #[must_use]
@@ -124,7 +167,7 @@ pub struct Exhausted {
     pub limit: u64,
     /// Used up so far.
     pub used: u64,
-    /// Held by others that have not settled yet.
+    /// Held by others that have not settled yet, and set aside for children.
     pub reserved: u64,
     /// Asked for.
     pub asked: u64,
@@ -219,21 +262,56 @@ pub struct Account {
     pub used: Usage,
     /// Set aside by work that has not settled.
     pub reserved: Usage,
+    /// Set aside for children: their open [`Allotment`]s.
+    pub allotted: Usage,
 }
 
 impl Account {
     /// Sets `worst` aside, or says of which resource there is too little left; then nothing has changed.
     pub fn reserve(&mut self, worst: Usage) -> Result<(), Exhausted> {
+        self.must_have(worst)?;
+        self.reserved = self.reserved.plus(worst);
+        Ok(())
+    }
+
+    /// The same for a child.
+    fn allot(&mut self, share: Usage) -> Result<(), Exhausted> {
+        self.must_have(share)?;
+        self.allotted = self.allotted.plus(share);
+        Ok(())
+    }
+
+    fn must_have(&self, more: Usage) -> Result<(), Exhausted> {
+        let aside = self.reserved.plus(self.allotted);
         for &resource in Resource::ALL {
-            let (limit, asked) = (self.budget.limit(resource), worst.of(resource));
-            let (used, reserved) = (self.used.of(resource), self.reserved.of(resource));
+            let (limit, asked) = (self.budget.limit(resource), more.of(resource));
+            let (used, reserved) = (self.used.of(resource), aside.of(resource));
             // A limit that is reached stops everything that needs more of it, and nothing else.
             if asked > 0 && used.saturating_add(reserved).saturating_add(asked) > limit {
                 return Err(Exhausted { resource, limit, used, reserved, asked });
             }
         }
-        self.reserved = self.reserved.plus(worst);
         Ok(())
+    }
+
+    /// What may still be set aside of a resource; [`u64::MAX`] of one without a limit.
+    #[must_use]
+    pub fn left(&self, resource: Resource) -> u64 {
+        self.without(resource, self.used.plus(self.reserved).plus(self.allotted))
+    }
+
+    /// What the session's own work may use until it settles, whatever it has set aside for that: all that was not used and
+    /// is not its children's; [`u64::MAX`] of a resource without a limit.
+    #[must_use]
+    pub fn in_hand(&self) -> Usage {
+        Usage::each(|resource| self.without(resource, self.used.plus(self.allotted)))
+    }
+
+    fn without(&self, resource: Resource, gone: Usage) -> u64 {
+        match self.budget.limit(resource) {
+            u64::MAX => u64::MAX,
+            limit => limit.saturating_sub(gone.of(resource)),
+        }
     }
 
     /// Gives back what was set aside and books what was really used, also if that is more.
@@ -245,7 +323,8 @@ impl Account {
         Settled { used: self.used, warn: Resource::ALL.iter().copied().filter(crossed).collect() }
     }
 
-    /// Books all that is set aside as used: whoever set it aside is gone, and nobody knows what it really took.
+    /// Books all that work has set aside as used: whoever set it aside is gone, and nobody knows what it really took. What
+    /// is set aside for children stays so.
     pub fn forfeit(&mut self) -> Settled {
         self.settle(self.reserved, self.reserved)
     }
@@ -288,7 +367,7 @@ mod tests {
 
     fn account(tokens_max: u64, used: u64) -> Account {
         let budget = Budget { tokens_max, ..Budget::default() };
-        Account { budget, used: tokens(used), reserved: Usage::NONE }
+        Account { budget, used: tokens(used), ..Account::default() }
     }
 
     #[test]
@@ -334,9 +413,13 @@ mod tests {
     fn what_is_forfeited_counts_as_used() {
         let mut account = account(100, 10);
         account.reserve(Usage { turns: 2, ..tokens(75) }).unwrap();
+        account.allot(tokens(15)).unwrap();
         let settled = account.forfeit();
         assert_eq!((settled.used, settled.warn), (Usage { turns: 2, ..tokens(85) }, vec![Resource::Tokens]));
         assert_eq!((account.used, account.reserved), (settled.used, Usage::NONE));
+        assert_eq!(account.allotted, tokens(15), "children go on");
+        assert_eq!((account.left(Resource::Tokens), account.in_hand().tokens), (0, 0));
+        assert_eq!((account.left(Resource::Turns), account.in_hand().turns), (u64::MAX, u64::MAX));
     }
 
     #[test]
@@ -351,6 +434,7 @@ mod tests {
             assert_eq!(BudgetChange::Set(whole.into()).applied_to(budget), whole);
         }
         assert_eq!(BudgetChange::Set(BudgetPatch::default()).applied_to(budget), budget);
+        assert_eq!(Budget::of(budget.limits()), budget);
         let patch = BudgetPatch {
             tool_calls_max: Some(2),
             turns_max: LimitChange::To(3),

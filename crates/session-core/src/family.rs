@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use crate::budget::Allotment;
 use crate::error::{Conflict, StoreError, StoreResult};
 use crate::event::Payload;
 use crate::ids::{RunId, SessionId};
@@ -39,13 +40,16 @@ pub struct Parent {
     pub children_max: u32,
     /// The parent is to hear of the end of each of its runs.
     pub callback: bool,
+    /// What it may use up is its parent's, and set aside there: whoever made it spends for the parent, and not for the
+    /// owner of both.
+    pub allotted: bool,
 }
 
 impl Parent {
-    /// This session, with the ordinary limits and without callbacks.
+    /// This session, with the ordinary limits, without callbacks and without an allotment.
     #[must_use]
     pub fn new(session: SessionId) -> Self {
-        Self { session, depth_max: DEPTH_MAX, children_max: CHILDREN_MAX, callback: false }
+        Self { session, depth_max: DEPTH_MAX, children_max: CHILDREN_MAX, callback: false, allotted: false }
     }
 }
 
@@ -67,6 +71,18 @@ pub fn admit(parent: &ManagedSession, live: u32, new: &NewSession, wish: &Parent
     }
     narrowed(parent, new).map_err(|wider| Conflict::Wider { parent: parent.id, wider })?;
     Ok(depth)
+}
+
+/// Sets aside in `parent` what a new child of it may use up, where the child is to spend from the parent's budget;
+/// `Exhausted` where the parent has less left.
+pub fn allot(parent: &mut ManagedSession, new: &NewSession, wish: &Parent) -> StoreResult<Option<Allotment>> {
+    if !wish.allotted {
+        return Ok(None);
+    }
+    let mut account = parent.account();
+    let allotment = Allotment::of(&mut account, &new.budget)?;
+    parent.set_account(account);
+    Ok(Some(allotment))
 }
 
 fn narrowed(parent: &ManagedSession, new: &NewSession) -> Result<(), Wider> {
@@ -219,6 +235,7 @@ mod tests {
             budget: Budget::default(),
             usage: Usage::NONE,
             reserved: Usage::NONE,
+            allotted: Usage::NONE,
             parent: None,
             depth: 2,
             callback: false,

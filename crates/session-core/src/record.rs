@@ -60,6 +60,13 @@ pub fn session_budget(from: Budget, to: Budget, by: &Principal) -> NewEvent {
     event(EventKind::SessionBudget, None, &fields)
 }
 
+/// A session is used again, and its parent has less left than it would need: its limits became lower.
+#[must_use]
+pub fn session_budget_short(from: Budget, to: Budget, parent: SessionId) -> NewEvent {
+    let fields = [("from", Some(limits(from))), ("to", Some(limits(to))), ("parent", Some(json!(parent)))];
+    event(EventKind::SessionBudget, None, &fields)
+}
+
 /// A session began as a copy of another one's log.
 #[must_use]
 pub fn session_forked(point: ForkPoint) -> NewEvent {
@@ -89,11 +96,32 @@ pub struct Booking {
 #[must_use]
 pub fn usage(booking: &Booking, account: &Account, settled: &Settled) -> Vec<NewEvent> {
     let Booking { actual, run, unsettled } = *booking;
+    booked(actual, ("unsettled", unsettled.then_some(Value::Bool(true))), run, account, settled)
+}
+
+/// The same for what a child used of its parent's budget. It stands in the log of the parent, of whose runs it is none.
+#[must_use]
+pub fn usage_of_child(
+    child: SessionId,
+    actual: Usage,
+    account: &Account,
+    settled: &Settled,
+) -> Vec<NewEvent> {
+    booked(actual, ("child", Some(json!(child))), None, account, settled)
+}
+
+fn booked(
+    actual: Usage,
+    beside: (&str, Option<Value>),
+    run: Option<RunId>,
+    account: &Account,
+    settled: &Settled,
+) -> Vec<NewEvent> {
     let mut events = Vec::new();
     if actual != Usage::NONE {
         let parts = Resource::ALL.iter().map(|&resource| (resource.code(), actual.of(resource)));
         let mut fields: Vec<_> = parts.map(|(name, used)| (name, (used > 0).then(|| json!(used)))).collect();
-        fields.push(("unsettled", unsettled.then_some(Value::Bool(true))));
+        fields.push(beside);
         events.push(event(EventKind::Usage, run, &fields));
     }
     events.extend(settled.warn.iter().map(|&resource| {
@@ -262,6 +290,10 @@ mod tests {
         let expected = [r#"usage {"cost_micros":3,"unsettled":true}"#];
         let booking = Booking { unsettled: true, ..of(Usage { cost_micros: 3, ..Usage::NONE }) };
         assert_eq!(texts(usage(&booking, &account, &settled)), expected);
+        let child = SessionId::from_uuid(uuid::Uuid::from_u128(2)).unwrap();
+        let of_child = usage_of_child(child, Usage { turns: 1, ..Usage::NONE }, &account, &settled);
+        let expected = [r#"usage {"child":"ses_00000000000000000000000000000002","turns":1}"#];
+        assert_eq!(texts(of_child), expected);
     }
 
     #[test]
@@ -306,6 +338,10 @@ mod tests {
         let changed = session_budget(Budget::default(), to, &"alice".parse().unwrap());
         let expected = r#"{"by":"alice","from":{"tokens":200000,"tool_calls":100},"to":{"tokens":200000,"tool_calls":100,"turns":0}}"#;
         assert_eq!((changed.kind.as_str(), changed.payload.as_str()), ("session.budget", expected));
+        let parent = SessionId::from_uuid(uuid::Uuid::from_u128(2)).unwrap();
+        let less = session_budget_short(to, Budget { tokens_max: 7, ..to }, parent);
+        let expected = r#"{"from":{"tokens":200000,"tool_calls":100,"turns":0},"parent":"ses_00000000000000000000000000000002","to":{"tokens":7,"tool_calls":100,"turns":0}}"#;
+        assert_eq!((less.kind.as_str(), less.payload.as_str()), ("session.budget", expected));
     }
 
     #[test]

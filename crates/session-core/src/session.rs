@@ -45,6 +45,8 @@ pub struct ManagedSession {
     pub usage: Usage,
     /// What is set aside by work that has not settled.
     pub reserved: Usage,
+    /// What is set aside for children that it started.
+    pub allotted: Usage,
     /// The session that started it.
     pub parent: Option<SessionId>,
     /// How many sessions lie above it: 0 without a parent.
@@ -67,13 +69,13 @@ impl ManagedSession {
     /// What it may use up, what it used up, and what is set aside.
     #[must_use]
     pub fn account(&self) -> Account {
-        Account { budget: self.budget, used: self.usage, reserved: self.reserved }
+        Account { budget: self.budget, used: self.usage, reserved: self.reserved, allotted: self.allotted }
     }
 
     /// Puts an account in the place of the one that [`account`](Self::account) gave.
     pub fn set_account(&mut self, account: Account) {
-        let Account { budget, used, reserved } = account;
-        (self.budget, self.usage, self.reserved) = (budget, used, reserved);
+        let Account { budget, used, reserved, allotted } = account;
+        (self.budget, self.usage, self.reserved, self.allotted) = (budget, used, reserved, allotted);
     }
 
     /// Refuses a step that a terminated session does not take.

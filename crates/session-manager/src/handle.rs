@@ -186,12 +186,13 @@ impl Kept {
         true
     }
 
-    /// Takes over what the record says of the budget: its limits, and whatever was used elsewhere. What is set aside here
-    /// stays so, and what was used here is not forgotten, though it may not be recorded yet.
+    /// Takes over what the record says of the budget: its limits, what is set aside for children, and whatever was used
+    /// elsewhere. What is set aside here stays so, and what was used here is not forgotten, though it may not be recorded yet.
     pub(crate) fn catch_up(&self, recorded: Account) {
         // One at a time: what is missing is added once.
         let _told = self.told();
         self.meter.set_budget(recorded.budget);
+        self.meter.set_allotted(recorded.allotted);
         let missing = recorded.used.minus(self.meter.used());
         // Nothing that is asked for is never refused.
         if let Ok(nothing) = self.meter.reserve(Usage::NONE) {

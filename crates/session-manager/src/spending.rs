@@ -52,6 +52,21 @@ impl<F: SessionFactory> InFlight<F> {
             spending
         })
     }
+
+    /// Takes over what the session's record says of its budget by now: limits that were changed, and what its children have
+    /// and used, nobody tells otherwise. What is known here stays where the record is out of reach.
+    pub async fn look_up_budget(&self) {
+        let (handle, session) = (self.handle(), self.handle().id());
+        // A change that is on its way is not undone by what was read before it.
+        let _recorded = handle.kept().recorded.lock().await;
+        match self.manager().account(session).await {
+            Ok(Some(account)) => handle.kept().catch_up(account),
+            Ok(None) => {}
+            Err(error) => {
+                tracing::warn!(%session, %error, "nobody could say what the session may use by now");
+            }
+        }
+    }
 }
 
 impl<F: SessionFactory> Spending<F> {

@@ -54,6 +54,11 @@ impl<H> HeldRuns<H> {
         self.held.values()
     }
 
+    /// Whatever executes the run of this claim.
+    pub(crate) fn handle(&self, fence: Fence) -> Option<&H> {
+        self.held.get(&fence.run).filter(|held| held.fence == fence).map(|held| &held.handle)
+    }
+
     /// Whether this run is held.
     #[must_use]
     pub(crate) fn holds(&self, run: RunId) -> bool {
@@ -114,6 +119,7 @@ mod tests {
         held.hold(new, env.session_id(), "new");
         assert!(held.release(old).is_none());
         assert_eq!(held.fences(), [new]);
+        assert_eq!((held.handle(old), held.handle(new)), (None, Some(&"new")));
         assert_eq!(held.release(new).map(|held| held.handle), Some("new"));
     }
 

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use session_core::affinity::RunnerProfile;
+use session_core::budget::Usage;
 use session_core::error::{StoreError, StoreResult};
 use session_core::ports::{ClaimedRun, Directive};
 use session_core::run::{Fence, StopMode};
 use session_core::{RunId, RunnerId, SessionId};
 use session_manager::recovery::OnHostLoss;
 use session_manager::{Dispatcher, Heard};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::{self, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -68,6 +69,13 @@ const ORDERS_MAX: usize = 8;
 /// How many direct orders may wait; further ones are refused.
 const DIRECT_ORDERS_MAX: usize = 1_024;
 
+/// How an execution is reached.
+struct Reach {
+    orders: mpsc::Sender<Order>,
+    /// What its run may use in all, once a renewal told it.
+    left: watch::Sender<Option<Usage>>,
+}
+
 /// Claims runs and has each executed.
 pub struct Runner {
     dispatcher: Arc<dyn Dispatcher>,
@@ -77,7 +85,7 @@ pub struct Runner {
     progress: Progress,
     resolver: Arc<SystemResolver>,
     door: Arc<dyn Door>,
-    held: HeldRuns<mpsc::Sender<Order>>,
+    held: HeldRuns<Reach>,
     slots: Slots,
     executions: JoinSet<()>,
     /// Which claim each task executes.
@@ -247,7 +255,8 @@ impl Runner {
     fn begin(&mut self, claimed: ClaimedRun, start: Start) {
         let (sender, orders) = mpsc::channel(ORDERS_MAX);
         let (fence, session): (Fence, SessionId) = (claimed.run.fence(), claimed.session.id);
-        self.held.hold(fence, session, sender.clone());
+        let (left, of_run) = watch::channel(None);
+        self.held.hold(fence, session, Reach { orders: sender.clone(), left });
         self.progress.begin(fence.run);
         let execution = Execution {
             dispatcher: Arc::clone(&self.dispatcher),
@@ -261,6 +270,7 @@ impl Runner {
             wires: self.wires.clone(),
             orders,
             ordering: sender,
+            left: of_run,
             fence,
             session: claimed.session,
             settlement: None,
@@ -305,7 +315,11 @@ impl Runner {
         };
         for Heard { fence, directive } in heard {
             match directive {
-                Ok(Directive::Continue) => {}
+                Ok(Directive::Continue { left }) => {
+                    if let Some(reach) = self.held.handle(fence) {
+                        reach.left.send_replace(Some(left));
+                    }
+                }
                 Ok(Directive::Stop(mode)) => self.order(fence.run, mode),
                 Err(StoreError::Fenced { .. } | StoreError::UnknownRun(_) | StoreError::Transition(_)) => {
                     self.disowned(fence);
@@ -381,8 +395,8 @@ impl Runner {
 }
 
 /// An execution that has no room for an order has enough of them, and one that is gone needs none.
-fn send(handle: &mpsc::Sender<Order>, order: Order) {
-    if let Err(error) = handle.try_send(order) {
+fn send(reach: &Reach, order: Order) {
+    if let Err(error) = reach.orders.try_send(order) {
         tracing::debug!(%error, "an order was not needed any more");
     }
 }

@@ -16,7 +16,7 @@ use crate::conn::{Arg, Args, Sql};
 use crate::error::broken;
 use crate::rows::{TextRow, place_key};
 use crate::tx::Tx;
-use crate::{families, idempotency, keys, runs};
+use crate::{allotments, families, idempotency, keys, runs};
 
 macro_rules! new_run {
     () => {
@@ -245,7 +245,7 @@ async fn use_session(
     new: &NewRun,
     now: Timestamp,
 ) -> StoreResult<Placed> {
-    let id = session.id;
+    let (id, is_child) = (session.id, session.parent.is_some());
     // A run that is not over is always the last one.
     let last = runs::runs(&mut tx.conn, id, 1).await?.pop();
     if let Some(run) = &last
@@ -261,6 +261,9 @@ async fn use_session(
     }
     if new.delivers.is_empty() {
         families::release(tx, id).await?;
+    }
+    if is_child {
+        allotments::reopen(tx, id, now).await?;
     }
     let kind = if last.is_some() { RunKind::Resume } else { RunKind::Start };
     // A session that is over is the better reason.

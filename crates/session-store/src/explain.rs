@@ -5,8 +5,8 @@ use sqlx::{AssertSqlSafe, Connection as _, Row as _, SqliteConnection};
 
 use crate::conn::Sql;
 use crate::{
-    approvals, claim, events, families, history, idempotency, identity, keys, ledger, runners, runs,
-    sessions, sweep, tokens,
+    allotments, approvals, claim, events, families, history, idempotency, identity, keys, ledger, runners,
+    runs, sessions, sweep, tokens,
 };
 
 async fn steps(connection: &mut SqliteConnection, sql: &Sql) -> Vec<String> {
@@ -94,6 +94,9 @@ fn statements() -> Vec<(&'static str, Sql)> {
         ("a parent in peace", families::HOLD),
         ("a parent that is used again", families::RELEASE),
         ("callbacks of a parent", families::CALLBACKS),
+        ("who pays for a session", allotments::OF_CHILD),
+        ("who spends of a session's", allotments::OPEN_BELOW),
+        ("an allotment that is over", allotments::FORGET),
         ("token", tokens::BY_DIGEST),
         ("what was issued with tokens", tokens::REVOKE_CHILDREN),
         ("call under a key", idempotency::CALL),

@@ -6,17 +6,19 @@
 //! can know a session that is about to be made. What comes in another order all the same, because one batch takes
 //! sessions of several generations, is found out by the database and tried again.
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
 
 use jiff::Timestamp;
 use session_core::event::{EventKind, NewEvent, Payload};
-use session_core::family::{Callback, Parent, admit};
+use session_core::family::{Callback, Parent, admit, allot};
 use session_core::ids::{RunId, SessionId};
 use session_core::run::Run;
 use session_core::session::{ManagedSession, NewSession};
 use session_core::wake::Topic;
 use session_core::{Conflict, SessionState, StoreError, StoreResult};
 
+use crate::allotments::{self, Taken};
 use crate::conn::{Arg, Conn, Sql};
 use crate::rows::{CallbackRow, RunRow, TextRow, id_of};
 use crate::tx::{Tx, inserted};
@@ -116,10 +118,17 @@ fn ids(rows: &[TextRow]) -> StoreResult<Vec<SessionId>> {
 struct Above {
     session: ManagedSession,
     live: u32,
+    /// It has set something aside for a child.
+    gave: bool,
 }
 
-/// The depths of new sessions, in their order. A parent is there, and locked from now on, or among the earlier ones.
-pub(crate) async fn depths(tx: &mut Tx<'_>, new: &[&NewSession], now: Timestamp) -> StoreResult<Vec<u32>> {
+/// The depths of new sessions, in their order, and what they take of their parents' accounts. A parent is there, and locked
+/// from now on, or among the earlier ones.
+pub(crate) async fn depths(
+    tx: &mut Tx<'_>,
+    new: &[&NewSession],
+    now: Timestamp,
+) -> StoreResult<(Vec<u32>, Taken)> {
     let mut above: HashMap<SessionId, Above> = HashMap::new();
     if new.iter().any(|new| new.parent.is_some()) {
         let made: Vec<_> = new.iter().map(|new| new.id).collect();
@@ -131,10 +140,10 @@ pub(crate) async fn depths(tx: &mut Tx<'_>, new: &[&NewSession], now: Timestamp)
             let children =
                 tx.conn.rows::<TextRow>(&LIVE_CHILDREN, args![session.id, wish.children_max]).await?;
             let live = u32::try_from(children.len()).unwrap_or(u32::MAX);
-            above.insert(session.id, Above { session, live });
+            above.insert(session.id, Above { session, live, gave: false });
         }
     }
-    let mut depths = Vec::with_capacity(new.len());
+    let (mut depths, mut taken) = (Vec::with_capacity(new.len()), Taken::default());
     for new in new {
         let depth = match new.parent {
             None => 0,
@@ -143,14 +152,20 @@ pub(crate) async fn depths(tx: &mut Tx<'_>, new: &[&NewSession], now: Timestamp)
                 let parent = parent.ok_or(StoreError::UnknownSession(wish.session))?;
                 let depth = admit(&parent.session, parent.live, new, &wish)?;
                 parent.live = parent.live.saturating_add(1);
+                if let Some(allotment) = allot(&mut parent.session, new, &wish)? {
+                    parent.gave = true;
+                    taken.allotments.push((new.id, wish.session, allotment));
+                }
                 depth
             }
         };
         let session = inserted(new, None, SessionState::Active, depth, now);
-        above.entry(new.id).or_insert(Above { session, live: 0 });
+        above.entry(new.id).or_insert(Above { session, live: 0, gave: false });
         depths.push(depth);
     }
-    Ok(depths)
+    let gave = above.into_values().filter(|above| above.gave);
+    taken.accounts = gave.map(|above| (above.session.id, above.session.account())).collect();
+    Ok((depths, taken))
 }
 
 /// What parents are to hear of what this transaction ended.
@@ -162,27 +177,60 @@ pub(crate) fn owe(tx: &mut Tx<'_>, run: &Run, parent: SessionId, result: Option<
     tx.owed.extend(Callback::of(run, parent, result).map(Owed));
 }
 
-/// Tells the parents, when everything else of a change is done.
+/// What a parent is to hear of, and which children have ceased to spend from its budget.
+#[derive(Debug, Default)]
+struct Due {
+    ends: Vec<Callback>,
+    rested: Vec<(SessionId, Timestamp)>,
+}
+
+/// Tells the parents, and settles with them what their children used, when everything else of a change is done.
 pub(crate) async fn settle(tx: &mut Tx<'_>) -> StoreResult<()> {
-    if tx.owed.is_empty() {
-        return Ok(());
-    }
-    let mut owed = Vec::new();
+    // The deepest first.
+    let mut parents: BTreeMap<(Reverse<u32>, SessionId), Due> = BTreeMap::new();
     for Owed(callback) in std::mem::take(&mut tx.owed) {
-        // Its depth never changes: it can be read without the lock.
-        let depth = tx.session(callback.parent).await?.map_or(0, |parent| parent.depth);
-        owed.push((depth, callback));
+        let place = place(tx, callback.parent).await?;
+        parents.entry(place).or_default().ends.push(callback);
     }
-    owed.sort_by(|(one, a), (other, b)| other.cmp(one).then(a.parent.cmp(&b.parent)));
-    for (_, callback) in owed {
-        let parent = tx.lock_session(callback.parent).await?;
-        let state = if parent.state.is_terminated() { "dropped" } else { "due" };
-        tx.wake(Topic::Family);
-        let Callback { run, child, parent, at, payload } = callback;
-        tx.write(&OWE, args![run, child, parent, at, payload.as_str(), state]).await?;
-        let event = NewEvent { run: None, kind: EventKind::ChildEnded, payload, origin: None };
-        tx.record(parent, event, at);
+    for (child, at) in std::mem::take(&mut tx.rested) {
+        if let Some(parent) = allotments::payer(tx, child).await? {
+            let place = place(tx, parent).await?;
+            parents.entry(place).or_default().rested.push((child, at));
+        }
     }
+    while let Some(((_, id), due)) = parents.pop_first() {
+        let parent = tx.lock_session(id).await?;
+        for callback in due.ends {
+            owe_now(tx, &parent, callback).await?;
+        }
+        let last = due.rested.last().map(|(_, at)| *at);
+        for (child, at) in due.rested {
+            allotments::close(tx, child, id, at).await?;
+        }
+        if let Some(at) = last
+            && let Some(above) = allotments::payer(tx, id).await?
+        {
+            let place = place(tx, above).await?;
+            parents.entry(place).or_default().rested.push((id, at));
+        }
+    }
+    Ok(())
+}
+
+/// When its turn comes. Its depth never changes: it can be read without the lock.
+async fn place(tx: &mut Tx<'_>, parent: SessionId) -> StoreResult<(Reverse<u32>, SessionId)> {
+    let depth = tx.session(parent).await?.map_or(0, |parent| parent.depth);
+    Ok((Reverse(depth), parent))
+}
+
+/// Writes down that a parent, which is locked, is to hear of an end.
+async fn owe_now(tx: &mut Tx<'_>, parent: &ManagedSession, callback: Callback) -> StoreResult<()> {
+    let state = if parent.state.is_terminated() { "dropped" } else { "due" };
+    tx.wake(Topic::Family);
+    let Callback { run, child, parent, at, payload } = callback;
+    tx.write(&OWE, args![run, child, parent, at, payload.as_str(), state]).await?;
+    let event = NewEvent { run: None, kind: EventKind::ChildEnded, payload, origin: None };
+    tx.record(parent, event, at);
     Ok(())
 }
 

@@ -14,7 +14,8 @@ use crate::tx::Tx;
 const SET_ACCOUNT: Sql = sql!(
     "UPDATE sessions SET tokens_max = $2, tool_calls_max = $3, turns_max = $4, cost_micros_max = $5, \
      tokens_used = $6, tool_calls_used = $7, turns_used = $8, cost_micros_used = $9, \
-     tokens_reserved = $10, tool_calls_reserved = $11, turns_reserved = $12, cost_micros_reserved = $13 \
+     tokens_reserved = $10, tool_calls_reserved = $11, turns_reserved = $12, cost_micros_reserved = $13, \
+     tokens_allotted = $14, tool_calls_allotted = $15, turns_allotted = $16, cost_micros_allotted = $17 \
      WHERE id = $1"
 );
 
@@ -41,9 +42,14 @@ pub(crate) async fn reserve(tx: &mut Tx<'_>, id: SessionId, worst: Usage) -> Sto
     let mut account = session.account();
     account.reserve(worst)?;
     if worst != Usage::NONE {
-        tx.write_one(&SET_ACCOUNT, columns(id, &account)).await?;
+        set_account(tx, id, &account).await?;
     }
     Ok(account)
+}
+
+/// Puts an account in the place of that of a session, which is locked.
+pub(crate) async fn set_account(tx: &mut Tx<'_>, id: SessionId, account: &Account) -> StoreResult<()> {
+    tx.write_one(&SET_ACCOUNT, columns(id, account)).await
 }
 
 pub(crate) async fn settle(
@@ -78,7 +84,7 @@ async fn book(
     booking: &Booking,
     now: Timestamp,
 ) -> StoreResult<Account> {
-    tx.write_one(&SET_ACCOUNT, columns(id, &account)).await?;
+    set_account(tx, id, &account).await?;
     for event in record::usage(booking, &account, settled) {
         tx.record(id, event, now);
     }
@@ -103,7 +109,7 @@ pub(crate) async fn set_budget(
     let mut account = session.account();
     account.change(change);
     if account.budget != session.budget {
-        tx.write_one(&SET_ACCOUNT, columns(id, &account)).await?;
+        set_account(tx, id, &account).await?;
         tx.record(id, record::session_budget(session.budget, account.budget, by), now);
     }
     Ok(account)
@@ -125,7 +131,7 @@ pub(crate) async fn tokens_by_minute(conn: &mut Conn<'_>, since: Timestamp) -> S
 
 /// The session and the values of its account's columns.
 fn columns(id: SessionId, account: &Account) -> Args {
-    let Account { budget, used, reserved } = account;
+    let Account { budget, used, reserved, allotted } = account;
     let of = |usage: &Usage| {
         [usage.tokens, usage.tool_calls, usage.turns, usage.cost_micros]
             .map(|part| Arg::from(part.cast_signed()))
@@ -137,5 +143,5 @@ fn columns(id: SessionId, account: &Account) -> Args {
         budget.turns_max.map(u64::cast_signed),
         budget.cost_micros_max.map(u64::cast_signed),
     ];
-    limits.into_iter().chain(of(used)).chain(of(reserved)).collect()
+    limits.into_iter().chain(of(used)).chain(of(reserved)).chain(of(allotted)).collect()
 }

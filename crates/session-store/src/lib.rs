@@ -33,6 +33,7 @@
 mod rows;
 #[macro_use]
 mod conn;
+mod allotments;
 mod approvals;
 mod bindings;
 mod claim;
@@ -47,6 +48,7 @@ mod history;
 mod idempotency;
 mod identity;
 mod keys;
+mod leases;
 mod ledger;
 pub mod legacy;
 mod migrate;

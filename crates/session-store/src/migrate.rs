@@ -69,6 +69,12 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
         sqlite: include_str!("../migrations/sqlite/0008_held_callbacks.sql"),
         postgres: include_str!("../migrations/postgres/0008_held_callbacks.sql"),
     },
+    Migration {
+        version: 9,
+        name: "allotments",
+        sqlite: include_str!("../migrations/sqlite/0009_allotments.sql"),
+        postgres: include_str!("../migrations/postgres/0009_allotments.sql"),
+    },
 ];
 
 /// The key of PostgreSQL's advisory lock around a migration: "roomette" in ASCII.

@@ -100,6 +100,10 @@ row! {
         binding_resumable_at_ms: Option<i64>,
         depth: i64,
         callback: i64,
+        tokens_allotted: i64,
+        tool_calls_allotted: i64,
+        turns_allotted: i64,
+        cost_micros_allotted: i64,
     }
 }
 
@@ -143,6 +147,8 @@ row! {
 }
 
 #[macro_use]
+mod allotment;
+#[macro_use]
 mod approval;
 #[macro_use]
 mod callback;
@@ -153,6 +159,7 @@ mod runner;
 #[macro_use]
 mod token;
 
+pub(crate) use self::allotment::AllotmentRow;
 pub(crate) use self::approval::ApprovalRow;
 pub(crate) use self::callback::CallbackRow;
 pub(crate) use self::event::{EventRow, EventText, LastNames};
@@ -234,6 +241,8 @@ impl SessionRow {
         let used = [self.tokens_used, self.tool_calls_used, self.turns_used, self.cost_micros_used];
         let reserved =
             [self.tokens_reserved, self.tool_calls_reserved, self.turns_reserved, self.cost_micros_reserved];
+        let allotted =
+            [self.tokens_allotted, self.tool_calls_allotted, self.turns_allotted, self.cost_micros_allotted];
         let workspace = WorkspaceSpec {
             kind: row.parse("workspace_kind", &self.workspace_kind)?,
             project: self.project.as_deref().map(Into::into),
@@ -252,6 +261,7 @@ impl SessionRow {
             budget,
             usage: usage(used),
             reserved: usage(reserved),
+            allotted: usage(allotted),
             parent: row.maybe("parent", self.parent.as_deref())?,
             depth: row.number("depth", self.depth)?,
             callback: self.callback != 0,

@@ -5,10 +5,9 @@ use std::collections::VecDeque;
 use jiff::{SignedDuration, Timestamp};
 use session_core::event::{EventKind, NewEvent, Payload};
 use session_core::ids::{RunId, RunnerId, SessionId};
-use session_core::ports::{Directive, RunProgress};
+use session_core::ports::{RunProgress, Spent};
 use session_core::run::{
-    EndKind, Ending, Epoch, Exit, Fence, Lease, ReasonCode, Run, RunPhase, RunState, RunStep, StopMode,
-    StopOrder,
+    EndKind, Ending, Exit, Fence, Lease, ReasonCode, Run, RunPhase, RunState, RunStep, StopMode, StopOrder,
 };
 use session_core::wake::Topic;
 use session_core::{StoreError, StoreResult, record};
@@ -18,7 +17,7 @@ use crate::error::broken;
 use crate::plan::{Claim, no_step};
 use crate::rows::{RunRow, TextRow, id_of, place_key};
 use crate::tx::Tx;
-use crate::{approvals, families};
+use crate::{approvals, families, ledger};
 
 const RUN: Sql = sql!(concat!("SELECT ", run_columns!(""), " FROM runs WHERE id = $1"));
 
@@ -66,13 +65,8 @@ const END: Sql = sql!(
      (SELECT count(*) FROM approvals a WHERE a.session_id = runs.session_id AND a.run_id = runs.id \
      AND a.state = 'open'), \
      (SELECT s.parent FROM sessions s WHERE s.id = runs.session_id AND s.callback = 1), \
-     (SELECT c.parent FROM callbacks c WHERE c.parent = runs.session_id AND c.state = 'due' LIMIT 1)"
-);
-
-/// Under another epoch whoever claimed it before does not get it again.
-const SET_LEASE: Sql = sql!(
-    "UPDATE runs SET lease_until_ms = $2, epoch = $3, claim_id = CASE WHEN epoch = $3 THEN claim_id END \
-     WHERE id = $1 AND epoch = $4 AND runner_id = $5"
+     (SELECT c.parent FROM callbacks c WHERE c.parent = runs.session_id AND c.state = 'due' LIMIT 1), \
+     (SELECT a.parent FROM allotments a WHERE a.child = runs.session_id AND a.open = 1)"
 );
 
 const SET_STOP: Sql = sql!("UPDATE runs SET stop_mode = $2, stop_at_ms = $3 WHERE id = $1 AND epoch = $4");
@@ -107,8 +101,9 @@ const ON_RUNNER: Sql = sql!(
 const USED: Sql = sql!("UPDATE sessions SET active_at_ms = $2 WHERE id = $1 AND state <> 'terminated'");
 
 row! {
-    /// How many runs wait for one, how many of its questions for an answer, and which session for its end.
-    WaitingRow { runs: i64, questions: i64, parent: Option<String>, is_told: Option<String>, }
+    /// How many runs wait for one, how many of its questions for an answer, and which session for its end; whether its
+    /// session is to be told something, and who pays for it.
+    WaitingRow { runs: i64, questions: i64, parent: Option<String>, is_told: Option<String>, payer: Option<String>, }
 }
 
 // Reading.
@@ -293,7 +288,7 @@ async fn end_one(
         expired,
     ];
     let ended = tx.write_rows::<WaitingRow>(&END, values).await?;
-    let [WaitingRow { runs, questions, parent, is_told }] = &ended[..] else {
+    let [WaitingRow { runs, questions, parent, is_told, payer }] = &ended[..] else {
         return Err(broken("a run that was to end changed meanwhile"));
     };
     if *questions > 0 {
@@ -308,6 +303,9 @@ async fn end_one(
     }
     if let Some(parent) = parent {
         families::owe(tx, &run, id_of("sessions", "parent", parent)?, result);
+    }
+    if payer.is_some() {
+        tx.rested.push((run.session, now));
     }
     Ok((run, *runs > 0))
 }
@@ -382,26 +380,18 @@ pub(crate) async fn advance(
     Ok(run)
 }
 
-pub(crate) async fn renew(
-    tx: &mut Tx<'_>,
-    fence: Fence,
-    lease: SignedDuration,
-    now: Timestamp,
-) -> StoreResult<Directive> {
-    let (run, held) = held(tx, fence, "renew").await?;
-    let epoch = run.epoch.0;
-    tx.write_one(&SET_LEASE, args![run.id, until(lease, now), epoch, epoch, held.runner]).await?;
-    Ok(run.stop.map_or(Directive::Continue, |order| Directive::Stop(order.mode)))
-}
-
 pub(crate) async fn finish(
     tx: &mut Tx<'_>,
     fence: Fence,
     ending: &Ending,
     result: Option<&Payload>,
+    spent: Option<Spent>,
     now: Timestamp,
 ) -> StoreResult<Run> {
     let (run, _) = held(tx, fence, RunStep::End(ending.kind).name()).await?;
+    if let Some(Spent { worst, actual }) = spent {
+        ledger::settle(tx, run.session, worst, actual, Some(run.id), now).await?;
+    }
     if let Some(payload) = result {
         let kind = EventKind::Result;
         let result = NewEvent { run: Some(run.id), kind, payload: payload.clone(), origin: None };
@@ -423,30 +413,6 @@ pub(crate) async fn request_stop(
         return end(tx, run, ending, None, now).await;
     }
     order_stop(tx, run, mode, now).await
-}
-
-pub(crate) async fn take_over(
-    tx: &mut Tx<'_>,
-    id: RunId,
-    runner: RunnerId,
-    lease: SignedDuration,
-    now: Timestamp,
-) -> StoreResult<Run> {
-    let mut run = locked(tx, id).await?;
-    if run.state.lease().is_none_or(|held| held.runner != runner) {
-        return Err(no_step(run.state.phase(), "take over"));
-    }
-    let lease = Lease { runner, until: until(lease, now) };
-    let before = run.epoch.0;
-    run.epoch = Epoch(before.saturating_add(1));
-    tx.write_one(&SET_LEASE, args![id, lease.until, run.epoch.0, before, runner]).await?;
-    run.state = match run.state {
-        RunState::Claimed(_) => RunState::Claimed(lease),
-        RunState::Starting(_) => RunState::Starting(lease),
-        RunState::Running(_) => RunState::Running(lease),
-        other @ (RunState::Pending | RunState::Ended { .. }) => other,
-    };
-    Ok(run)
 }
 
 pub(crate) async fn requeue(tx: &mut Tx<'_>, fence: Fence, now: Timestamp) -> StoreResult<Run> {

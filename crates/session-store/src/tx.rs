@@ -23,7 +23,7 @@ use crate::error::broken;
 use crate::families::{self, Owed};
 use crate::plan::Recorded;
 use crate::rows::{SessionRow, TextRow};
-use crate::runs;
+use crate::{allotments, runs};
 
 /// A transaction in the making.
 pub(crate) struct Tx<'c> {
@@ -31,6 +31,8 @@ pub(crate) struct Tx<'c> {
     pub(crate) recorded: Vec<Recorded>,
     pub(crate) wakes: Vec<Topic>,
     pub(crate) owed: Vec<Owed>,
+    /// In which sessions somebody ceased to work, and when.
+    pub(crate) rested: Vec<(SessionId, Timestamp)>,
     writes: u64,
 }
 
@@ -98,7 +100,14 @@ const SET_ACTIVE_AT: Sql = sql!("UPDATE sessions SET active_at_ms = $2 WHERE id 
 
 impl<'c> Tx<'c> {
     pub(crate) fn new(conn: Conn<'c>) -> Self {
-        Self { conn, recorded: Vec::new(), wakes: Vec::new(), owed: Vec::new(), writes: 0 }
+        Self {
+            conn,
+            recorded: Vec::new(),
+            wakes: Vec::new(),
+            owed: Vec::new(),
+            rested: Vec::new(),
+            writes: 0,
+        }
     }
 
     pub(crate) fn mark(&self) -> Mark {
@@ -111,6 +120,7 @@ impl<'c> Tx<'c> {
         self.wakes.truncate(mark.wakes);
         // What is owed was written before: of that nothing is left but by a rollback.
         self.owed.clear();
+        self.rested.clear();
         self.writes == mark.writes
     }
 
@@ -174,7 +184,7 @@ impl<'c> Tx<'c> {
         if new.is_empty() {
             return Ok(Vec::new());
         }
-        let depths = families::depths(self, new, now).await?;
+        let (depths, taken) = families::depths(self, new, now).await?;
         let rows = new.iter().zip(&depths).map(|(new, depth)| columns(new, generation, state, *depth, now));
         let table = Arg::table(rows);
         let there = self.write_rows::<TextRow>(&INSERT_SESSIONS, vec![table]).await?;
@@ -182,6 +192,7 @@ impl<'c> Tx<'c> {
         if let Some(refused) = new.iter().find(|new| !there.remove(&new.id.to_string())) {
             return Err(self.refusal(refused).await?.into());
         }
+        allotments::take(self, &taken).await?;
         let made = new.iter().zip(depths);
         Ok(made.map(|(new, depth)| inserted(new, generation, state, depth, now)).collect())
     }
@@ -265,6 +276,9 @@ impl<'c> Tx<'c> {
         if to.is_terminated() {
             runs::end_those_of(self, session.id, now).await?;
             families::drop_callbacks(self, session.id).await?;
+            if session.parent.is_some() {
+                self.rested.push((session.id, now));
+            }
             self.wake(Topic::Family);
         }
         Ok(session)
@@ -353,6 +367,7 @@ pub(crate) fn inserted(
         budget: new.budget,
         usage: Usage::NONE,
         reserved: Usage::NONE,
+        allotted: Usage::NONE,
         parent: new.parent.map(|parent| parent.session),
         depth,
         callback: new.parent.is_some_and(|parent| parent.callback),

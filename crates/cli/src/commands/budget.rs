@@ -71,7 +71,7 @@ async fn show(context: &Context, text: &str) -> Outcome<()> {
     if context.json {
         return output::json(&AccountView::new(&session));
     }
-    let mut table = output::table(&["RESOURCE", "USED", "SET ASIDE", "LIMIT", "LEFT"]);
+    let mut table = output::table(&["RESOURCE", "USED", "SET ASIDE", "FOR CHILDREN", "LIMIT", "LEFT"]);
     for &resource in Resource::ALL {
         table.add_row(row(&session, resource));
     }
@@ -80,14 +80,15 @@ async fn show(context: &Context, text: &str) -> Outcome<()> {
 
 fn row(session: &ManagedSession, resource: Resource) -> Vec<String> {
     let of = |usage: Usage| usage.of(resource);
-    let (used, reserved) = (of(session.usage), of(session.reserved));
+    let (used, reserved, allotted) = (of(session.usage), of(session.reserved), of(session.allotted));
     let limit = view::limit(session, resource);
-    let left = limit.map(|limit| limit.saturating_sub(used.saturating_add(reserved)));
+    let left = limit.map(|_| session.account().left(resource));
     let none = || "no limit".to_owned();
     vec![
         resource.code().replace('_', " ").replace("cost micros", "cost"),
         amount(resource, used),
         amount(resource, reserved),
+        amount(resource, allotted),
         limit.map_or_else(none, |limit| amount(resource, limit)),
         left.map_or_else(|| "-".into(), |left| amount(resource, left)),
     ]

@@ -233,6 +233,8 @@ impl Operations {
                 depth_max: limits.children_depth,
                 children_max: limits.children_width,
                 callback: wire.callback,
+                // Whoever speaks with the host is the owner, and spends the owner's.
+                allotted: false,
             }),
             budget: self.budget(wire.budget),
         })
@@ -345,8 +347,7 @@ fn can_take_a_turn(session: &ManagedSession) -> Outcome<()> {
         return Err(Failure::new(Kind::Conflict, message)
             .hint("`roomette fork SESSION` makes a new session of its log"));
     }
-    let account = Account { budget: session.budget, used: session.usage, reserved: Usage::NONE };
-    let mut account = account;
+    let mut account = Account { reserved: Usage::NONE, ..session.account() };
     let turn = Usage { turns: 1, ..Usage::NONE };
     account.reserve(turn).map_err(|exhausted| {
         Failure::of(Kind::Budget, &exhausted)

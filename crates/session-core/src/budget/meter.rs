@@ -16,7 +16,7 @@ impl Meter {
     /// A meter that goes on where `used` stands: limits and usage survive suspend, resume and restart.
     #[must_use]
     pub fn new(budget: Budget, used: Usage) -> Self {
-        Self { account: Mutex::new(Account { budget, used, reserved: Usage::NONE }) }
+        Self { account: Mutex::new(Account { budget, used, ..Account::default() }) }
     }
 
     /// Sets `worst` aside, or says of which resource there is too little left.
@@ -52,6 +52,11 @@ impl Meter {
     /// Changes the limits; usage stays.
     pub fn change(&self, change: BudgetChange) {
         self.lock().change(change);
+    }
+
+    /// What is set aside for children is this by now.
+    pub fn set_allotted(&self, allotted: Usage) {
+        self.lock().allotted = allotted;
     }
 
     /// Replaces the limits; usage stays.

@@ -13,6 +13,15 @@ use crate::ids::{RunId, SessionId};
 /// that [`delivers`](crate::ports::NewRun::delivers) it is enqueued, once, or until the parent was told by its log alone;
 /// the callbacks to a parent that is terminated are dropped.
 ///
+/// What a child that is [`allotted`](crate::family::Parent::allotted) may use up is set aside in its parent's account in the
+/// transaction that makes the child: `Exhausted` where the parent has too little left. When the child has no run that is not
+/// over, and no allotment of a child of its own is open, that is settled in the transaction of the last of these ends,
+/// however that came: the parent's account has what the child used, with a `usage` event that names the child and each
+/// warning, and the rest is the parent's again. The tokens are counted by the minute once, where they were used. A run that
+/// is enqueued for the child after that sets aside what is left of it, as far as its parent has it; the child's limits
+/// become lower by the rest, with a `session.budget` event that names the parent. So do the parents above it first, where
+/// theirs were settled.
+///
 /// Whoever tells parents, or ends what is left of families, listens to `Topic::Family` and looks here.
 #[async_trait]
 pub trait FamilyStore: Send + Sync {

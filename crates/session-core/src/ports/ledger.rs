@@ -38,9 +38,9 @@ pub trait Ledger: Send + Sync {
         now: Timestamp,
     ) -> StoreResult<Account>;
 
-    /// Books all that is set aside as used, with the same events and `unsettled` in the first: whoever set it aside is
-    /// gone, and none of them may settle any more (see [`reserve`](Self::reserve)). Nothing happens when nothing is set
-    /// aside. `UnknownSession`.
+    /// Books all that work has set aside as used, with the same events and `unsettled` in the first: whoever set it aside
+    /// is gone, and none of them may settle any more (see [`reserve`](Self::reserve)). What is set aside for children stays
+    /// so. Nothing happens when nothing is set aside. `UnknownSession`.
     async fn forfeit(&self, session: SessionId, now: Timestamp) -> StoreResult<Account>;
 
     /// Changes the limits and appends a `session.budget` event, unless the limits are the same afterwards.

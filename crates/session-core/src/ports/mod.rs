@@ -27,6 +27,7 @@ pub use lifecycle::{LifecycleEvent, LifecycleSink, ResumeStep, SinkError};
 pub use runners::{BOUND_MAX, RunnerStore};
 pub use runs::{
     ClaimedRun, Directive, IDEMPOTENCY_KEPT, Idempotency, NewCrew, NewRun, RunOf, RunProgress, RunStore,
+    Spent,
 };
 pub use sessions::{Cursor, Listing, Page, STAMP_EVERY, SessionFilter, SessionStore};
 pub use sweep::{Sweep, Swept};

@@ -4,6 +4,7 @@ use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::affinity::{Affinity, RunnerProfile};
+use crate::budget::Usage;
 use crate::digest::Digest;
 use crate::error::StoreResult;
 use crate::event::Payload;
@@ -121,6 +122,19 @@ pub trait RunStore: Send + Sync {
         fence: Fence,
         ending: Ending,
         result: Option<Payload>,
+        now: Timestamp,
+    ) -> StoreResult<Run> {
+        self.finish_and_settle(fence, ending, result, None, now).await
+    }
+
+    /// [`finish`](Self::finish), and in the same transaction [`settle`](crate::ports::Ledger::settle) for what the run
+    /// used, where that is given: as the end comes once, so it is booked once.
+    async fn finish_and_settle(
+        &self,
+        fence: Fence,
+        ending: Ending,
+        result: Option<Payload>,
+        spent: Option<Spent>,
         now: Timestamp,
     ) -> StoreResult<Run>;
 
@@ -267,11 +281,24 @@ impl RunProgress {
     }
 }
 
+/// What a run had set aside, and what it used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Spent {
+    /// What is given back.
+    pub worst: Usage,
+    /// What is booked, also if it is more.
+    pub actual: Usage,
+}
+
 /// What a runner is to do with a run that it holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Directive {
     /// Go on.
-    Continue,
+    Continue {
+        /// What the run may use in all by now, whatever is set aside for it: see
+        /// [`Account::in_hand`](crate::budget::Account::in_hand).
+        left: Usage,
+    },
     /// End it.
     Stop(StopMode),
 }

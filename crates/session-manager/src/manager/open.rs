@@ -333,6 +333,7 @@ fn fresh(new: &NewSession, now: Timestamp) -> ManagedSession {
         budget: new.budget,
         usage: Usage::NONE,
         reserved: Usage::NONE,
+        allotted: Usage::NONE,
         parent: new.parent.map(|parent| parent.session),
         // Whoever stores it counts; here nobody asks.
         depth: 0,

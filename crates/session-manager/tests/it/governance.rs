@@ -283,7 +283,7 @@ async fn before_a_budget_refuses_the_record_is_asked() {
     let held = run.reserve(tokens(30), None).await.unwrap();
     // Another process used 10 and raised the limit.
     let budget = Budget { tokens_max: 120, ..Budget::default() };
-    let account = Account { budget, used: tokens(70), reserved: tokens(500) };
+    let account = Account { budget, used: tokens(70), reserved: tokens(500), ..Account::default() };
     world.accounts(account);
     let more = run.reserve(tokens(20), None).await.unwrap();
     assert_eq!(handle.meter().account(), Account { reserved: tokens(50), ..account });

@@ -261,6 +261,7 @@ impl World {
             budget,
             usage: Usage::NONE,
             reserved: Usage::NONE,
+            allotted: Usage::NONE,
             parent: None,
             depth: 0,
             callback: false,

@@ -165,8 +165,15 @@ impl Client {
             depth_max: DEPTH_MAX,
             children_max: u32::try_from(CHILDREN_MAX).unwrap(),
             callback,
+            allotted: self.world.one_in(2),
         };
-        let batch = || vec![self.new_run(self.new_session(Some(wish_for)), affinity.clone())];
+        // What is its parent's is less than that has.
+        let budget = Budget { tokens_max: 700, tool_calls_max: 20, ..Budget::default() };
+        let batch = || {
+            let new = self.new_session(Some(wish_for));
+            let new = if wish_for.allotted { NewSession { budget, ..new } } else { new };
+            vec![self.new_run(new, affinity.clone())]
+        };
         self.surely(wish, batch, None).await
     }
 

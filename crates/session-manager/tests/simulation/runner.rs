@@ -191,7 +191,7 @@ impl Host {
         let fences: Vec<_> = self.held().values().map(|held| held.fence).collect();
         for fence in fences {
             match self.coordinator.renew(fence).await {
-                Ok(Directive::Continue) => {}
+                Ok(Directive::Continue { .. }) => {}
                 Ok(Directive::Stop(mode)) => self.order(fence.run, mode),
                 Err(error) if error.may_pass() => renewed = false,
                 Err(_) => self.order(fence.run, StopMode::Kill),

@@ -62,7 +62,12 @@ pub(crate) fn judge(world: &World) {
         let left = session.reserved;
         witness.demand(left == Usage::NONE, || format!("{} has {left:?} set aside for nobody", session.id));
     }
+    for session in now.sessions.values() {
+        let left = session.allotted;
+        witness.demand(left == Usage::NONE, || format!("{} has {left:?} for children at rest", session.id));
+    }
     let used: u64 = now.sessions.values().map(|session| session.usage.tokens).sum();
+    let used = used - booked_for_children(&witness, &now);
     let minutes = at_once(world.store.tokens_by_minute(jiff::Timestamp::UNIX_EPOCH)).unwrap();
     let counted: u64 = minutes.iter().map(|(_, tokens)| tokens).sum();
     witness.demand(used == counted, || {
@@ -80,6 +85,15 @@ pub(crate) fn judge(world: &World) {
         let held = at_once(world.store.in_flight(machine.profile.id)).unwrap();
         witness.demand(held.is_empty(), || format!("{} holds {held:?}", machine.name));
     }
+}
+
+/// The tokens that parents have as used and their children used.
+fn booked_for_children(witness: &Witness, now: &Snapshot) -> u64 {
+    let forked = |id| now.sessions.get(&id).and_then(|session| session.forked_from);
+    let own = |event: &&Event| forked(event.session).is_none_or(|point| event.seq > point.upto);
+    let usage = witness.logs.values().flatten().filter(|event| event.body.kind == EventKind::Usage);
+    let usage = usage.filter(own).map(|event| event.body.payload.value().unwrap());
+    usage.filter(|usage| usage.get("child").is_some()).filter_map(|usage| usage["tokens"].as_u64()).sum()
 }
 
 /// Every acknowledged event is in the log, once, and those of one producer in their order.

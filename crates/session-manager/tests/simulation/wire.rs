@@ -16,7 +16,7 @@ use session_core::names::{Label, Principal, ProgramVersion};
 use session_core::ports::{
     Appended, ApprovalFilter, ApprovalStore, Author, ClaimedRun, Directive, EventStore, FamilyStore,
     Idempotency, Ledger, Listing, NewCrew, NewRun, Page, RunProgress, RunStore, RunnerStore, SessionFilter,
-    SessionStore, Sweep, Swept, TokenStore, Wakes,
+    SessionStore, Spent, Sweep, Swept, TokenStore, Wakes,
 };
 use session_core::run::{Ending, Epoch, Fence, Run, StopMode};
 use session_core::runner::RunnerRecord;
@@ -293,6 +293,9 @@ ports! {
         report resumable(fence: Fence, now: Timestamp) -> ();
         report renew(fence: Fence, lease: SignedDuration, now: Timestamp) -> Directive;
         report finish(fence: Fence, ending: Ending, result: Option<Payload>, now: Timestamp) -> Run;
+        report finish_and_settle(
+            fence: Fence, ending: Ending, result: Option<Payload>, spent: Option<Spent>, now: Timestamp
+        ) -> Run;
         report request_stop(run: RunId, mode: StopMode, now: Timestamp) -> Run;
         read in_flight(runner: RunnerId) -> Vec<Run>;
         write take_over(run: RunId, runner: RunnerId, lease: SignedDuration, now: Timestamp) -> Run;

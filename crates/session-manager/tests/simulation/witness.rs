@@ -169,9 +169,9 @@ impl Witness {
             format!("{id} is {}, and a run is at work in it", session.state)
         });
         let excess = self.excess.get(&id).copied().unwrap_or_default();
-        let taken = session.usage.plus(session.reserved);
+        let taken = session.usage.plus(session.reserved).plus(session.allotted);
         for resource in Resource::ALL {
-            // A limit is never lowered here.
+            // A limit is lowered only by what was not used of it.
             let limit = session.budget.limit(*resource).saturating_add(excess.of(*resource));
             let within = taken.of(*resource) <= limit;
             self.demand(within, || format!("{id} took {} {resource} of {limit}", taken.of(*resource)));
@@ -297,8 +297,13 @@ impl Witness {
     pub(crate) fn settles(&mut self, session: SessionId, worst: Usage, actual: Usage) {
         let reserved = self.seen.sessions.get(&session).map(|session| session.reserved).unwrap_or_default();
         let given_back = reserved.minus(reserved.minus(worst));
-        let excess = self.excess.entry(session).or_default();
-        *excess = excess.plus(actual.minus(given_back));
+        // What a child overshoots its parents may have to pay for.
+        let (seen, mut above) = (Arc::clone(&self.seen), Some(session));
+        while let Some(session) = above {
+            let excess = self.excess.entry(session).or_default();
+            *excess = excess.plus(actual.minus(given_back));
+            above = seen.sessions.get(&session).and_then(|session| session.parent);
+        }
     }
 
     /// The processes of a run are about to start.

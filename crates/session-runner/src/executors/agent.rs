@@ -8,7 +8,7 @@ use std::time::Duration;
 use camino::Utf8Path;
 use serde_json::{Value, json};
 use session_core::Seq;
-use session_core::budget::{Resource, Usage};
+use session_core::budget::Usage;
 use session_core::event::{Event, EventKind, NewEvent, Origin, Payload};
 use session_core::history::reconstruct_messages;
 use session_core::ids::Id as _;
@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Order;
-use super::desk::{Place, RunDesk, Trouble};
+use super::desk::{Counted, Place, RunDesk, Trouble};
 use super::execution::{Came, Execution, end_now, next_order, pass_on, sentence};
 use super::outcome;
 use super::verdict::{self, Circumstances};
@@ -85,7 +85,7 @@ impl Execution {
         if self.run.spec.turn.is_none() {
             return self.least();
         }
-        let left = left(session);
+        let left = in_hand(session);
         // Where nothing is left this is refused, which says so.
         Usage { turns: 1, tokens: left.tokens.clamp(1, TURN_TOKENS), ..Usage::NONE }
     }
@@ -258,8 +258,7 @@ impl Execution {
             progress: self.progress.clone(),
             place,
             permissions: asked.permissions,
-            left: left(session),
-            counted: Mutex::default(),
+            counted: Mutex::new(Counted::within(in_hand(session))),
             numbers: AtomicU64::new(0),
             producer,
             trouble: OnceLock::new(),
@@ -307,6 +306,11 @@ impl Execution {
                 end = &mut turn, if said.is_none() => {
                     said = Some(end);
                     talk.may_leave();
+                }
+                Ok(()) = self.left.changed() => {
+                    if let Some(left) = *self.left.borrow_and_update() {
+                        talk.desk.may_use(left);
+                    }
                 }
                 () = talk.desk.troubled.cancelled(), if !talk.cancel.is_cancelled() => talk.cancel.cancel(),
                 () = at(leave_by), if leave_by.is_some() => {
@@ -383,16 +387,9 @@ fn wired(wire: UnixStream) -> Wire {
     Wire { from_agent: Box::new(from_agent), to_agent: Box::new(to_agent) }
 }
 
-/// What the session may still use up, apart from what is set aside for this turn.
-fn left(session: &InFlight<Rooms>) -> Usage {
-    let account = session.handle().meter().account();
-    let of = |resource| account.budget.limit(resource).saturating_sub(account.used.of(resource));
-    Usage {
-        tokens: of(Resource::Tokens),
-        tool_calls: of(Resource::ToolCalls),
-        turns: of(Resource::Turns),
-        cost_micros: of(Resource::Cost),
-    }
+/// What a turn of the session may use up, whatever is set aside for it.
+fn in_hand(session: &InFlight<Rooms>) -> Usage {
+    session.handle().meter().account().in_hand()
 }
 
 /// What the agent printed last to stderr: some say there, and nowhere else, why they would not go on.

@@ -41,8 +41,6 @@ pub(super) struct RunDesk {
     /// What the session is bound to once the conversation has an id.
     pub(super) place: Place,
     pub(super) permissions: Permissions,
-    /// What the turn may use up before it is ended.
-    pub(super) left: Usage,
     pub(super) counted: Mutex<Counted>,
     pub(super) numbers: AtomicU64,
     pub(super) producer: Producer,
@@ -62,10 +60,24 @@ pub(super) struct Place {
 }
 
 /// What was counted in the turn so far.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Counted {
     used: Usage,
+    /// What the turn may use up before it is ended.
+    left: Usage,
     conversation: Option<ExecutorSessionId>,
+}
+
+impl Counted {
+    /// Nothing yet, of so much.
+    pub(super) fn within(left: Usage) -> Self {
+        Self { used: Usage::NONE, left, conversation: None }
+    }
+
+    /// A resource of which more was used than there is.
+    fn spent(&self) -> Option<Resource> {
+        Resource::ALL.iter().copied().find(|resource| self.used.of(*resource) > self.left.of(*resource))
+    }
 }
 
 /// Why a turn cannot go on, by our account.
@@ -165,13 +177,20 @@ impl RunDesk {
 
     /// Counts, and ends the turn when more is used up than there was.
     fn count(&self, more: Usage) {
-        let used = {
+        self.recount(|counted| counted.used = counted.used.plus(more));
+    }
+
+    /// What the turn may use up has changed: the session started children, they are over, or its limits are others.
+    pub(super) fn may_use(&self, left: Usage) {
+        self.recount(|counted| counted.left = left);
+    }
+
+    fn recount(&self, change: impl FnOnce(&mut Counted)) {
+        let spent = {
             let mut counted = self.counted();
-            counted.used = counted.used.plus(more);
-            counted.used
+            change(&mut counted);
+            counted.spent()
         };
-        let spent =
-            Resource::ALL.iter().copied().find(|resource| used.of(*resource) > self.left.of(*resource));
         if let Some(resource) = spent {
             let message = format!(
                 "the session's budget of {resource} is spent; `roomette budget top-up {}` gives it more",

@@ -16,7 +16,7 @@ use session_core::run::{EndKind, Ending, Fence, ReasonCode, Run, StopMode};
 use session_core::{ManagedSession, RunPhase};
 use session_manager::recovery;
 use session_manager::{Dispatcher, InFlight};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use super::agent::Engagement;
 use super::{Order, outcome};
@@ -57,6 +57,8 @@ pub(crate) struct Execution {
     pub(crate) orders: mpsc::Receiver<Order>,
     /// The other end of `orders`, for the session's engine.
     pub(crate) ordering: mpsc::Sender<Order>,
+    /// What the run may use in all, as renewals tell it.
+    pub(crate) left: watch::Receiver<Option<Usage>>,
     pub(crate) fence: Fence,
     pub(crate) session: ManagedSession,
     /// What this machine has made of the session's scope, where its record leaves that to the machine.
@@ -141,6 +143,10 @@ impl Execution {
 
     /// One turn of the session, paid for before it begins and settled after it.
     async fn fresh(&mut self, session: &InFlight<Rooms>) -> Came {
+        if self.run.spec.turn.is_some() {
+            // What its children have, and used since, is told by the record alone.
+            session.look_up_budget().await;
+        }
         let spending = match self.pay(session, self.worst(session)).await {
             Ok(spending) => spending,
             Err(came) => return came,

@@ -4,7 +4,7 @@ use jiff::SignedDuration;
 use session_api::runs::{Ask, CreateRun, RunType};
 use session_api::{Code, Problem};
 use session_core::affinity::Place;
-use session_core::budget::{Budget, Resource};
+use session_core::budget::{Budget, Resource, Usage, share_of};
 use session_core::event::Payload;
 use session_core::family::Parent;
 use session_core::names::{ExecutorType, ExternalKey, ToolName};
@@ -75,7 +75,11 @@ async fn start(state: &State, caller: &Caller, request: CreateRun) -> Result<Sub
         sandbox,
         metadata: metadata(&request)?,
         budget: budget(state.host().budget(), giver, &request)?,
-        parent: parent.map(|parent| Parent { callback: request.callback, ..Parent::new(parent.id) }),
+        parent: parent.as_ref().map(|parent| Parent {
+            callback: request.callback,
+            allotted: giver.is_some(),
+            ..Parent::new(parent.id)
+        }),
     };
     let executor = match request.executor.as_deref() {
         Some(executor) => field("executor", executor)?,
@@ -212,36 +216,30 @@ fn submitted(
     Ok(Submission { principal, place, at_once: None, tasks: vec![task] })
 }
 
-/// What the new session may use up: where a run starts it no more than the run's own session, the `giver`, has left.
-/// Otherwise one that has spent its budget would go on in its children.
+/// What the new session may use up: where a run starts it that is set aside by the run's own session, the `giver`, and no
+/// more than it has left; a share of that, and a turn, where nobody says how much. So a family spends from one purse.
 fn budget(default: Budget, giver: Option<&ManagedSession>, request: &CreateRun) -> Result<Budget, Refusal> {
     let asked = request.budget.unwrap_or_default();
     let share = |resource, asked: Option<u64>| {
-        let left = giver.map_or(u64::MAX, |giver| left(giver, resource));
+        let left = giver.map_or(u64::MAX, |giver| giver.account().left(resource));
         match asked {
             Some(asked) if asked > left => {
                 let reason = format!("is {asked}, and the session that starts it has {left} left");
                 Err(Refusal::invalid(format!("budget.{resource}"), reason))
             }
             Some(asked) => Ok(asked),
-            None => Ok(default.limit(resource).min(left)),
+            // Without a turn it could do nothing at all: where none is left that is refused.
+            None => {
+                Ok(default.limit(resource).min(share_of(left).max(u64::from(resource == Resource::Turns))))
+            }
         }
     };
-    let limit = |share: u64| Some(share).filter(|&share| share < u64::MAX);
-    Ok(Budget {
-        tokens_max: share(Resource::Tokens, asked.tokens)?,
-        tool_calls_max: share(Resource::ToolCalls, asked.tool_calls)?,
-        turns_max: limit(share(Resource::Turns, asked.turns)?),
-        cost_micros_max: limit(share(Resource::Cost, asked.cost_micros)?),
-    })
-}
-
-/// What a session may still set aside; without a limit all there is.
-fn left(session: &ManagedSession, resource: Resource) -> u64 {
-    match session.budget.limit(resource) {
-        u64::MAX => u64::MAX,
-        limit => limit.saturating_sub(session.usage.plus(session.reserved).of(resource)),
-    }
+    Ok(Budget::of(Usage {
+        tokens: share(Resource::Tokens, asked.tokens)?,
+        tool_calls: share(Resource::ToolCalls, asked.tool_calls)?,
+        turns: share(Resource::Turns, asked.turns)?,
+        cost_micros: share(Resource::Cost, asked.cost_micros)?,
+    }))
 }
 
 fn time(name: &str, seconds: Option<f64>) -> Result<Option<SignedDuration>, Refusal> {

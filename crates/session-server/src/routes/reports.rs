@@ -64,7 +64,7 @@ pub(super) async fn renew(
 ) -> Result<Json<Renewed>, Refusal> {
     let (fence, _) = caller.claim(&state, id, Some(report.epoch)).await?;
     let directive = state.coordinator().renew(fence).await?;
-    Ok(Json(Renewed { directive: directive.into() }))
+    Ok(Json(directive.into()))
 }
 
 /// The run did what it was asked to.

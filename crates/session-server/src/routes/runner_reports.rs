@@ -17,7 +17,7 @@ use session_core::approval::{NewApproval, Question};
 use session_core::approvals::CommandSignature;
 use session_core::error::StoreResult;
 use session_core::event::Payload;
-use session_core::ports::{Author, ResumeStep, RunProgress};
+use session_core::ports::{Author, ResumeStep, RunProgress, Spent};
 use session_core::run::{Ending, Epoch, RunPhase};
 use session_core::session::Binding;
 use session_core::state::Trigger;
@@ -85,7 +85,7 @@ pub(super) async fn report(
         }
         Report::Resumable => coordinator.resumable(fence).await?,
         Report::Appended(events) => append(&state, fence, &events).await?,
-        Report::Ended(ended) => end(&state, &run, fence, &ended).await?,
+        Report::Ended(ended) => end(&state, fence, &ended).await?,
         Report::GivenBack => match coordinator.give_back(fence).await {
             Ok(run) => state.metrics().run_is(run.state.phase().code()),
             Err(StoreError::Transition(_)) if !run.state.phase().is_in_flight() => {}
@@ -142,32 +142,27 @@ async fn append(state: &State, fence: Fence, events: &[ReportedEvent]) -> Result
     Ok(state.coordinator().append(fence, batch).await?)
 }
 
-/// The end of a run, and then what it used: the end comes once, so what was used is booked once.
-async fn end(state: &State, run: &Run, fence: Fence, ended: &Ended) -> Result<(), Refusal> {
+/// The end of a run with what it used: the end comes once, so what was used is booked once.
+async fn end(state: &State, fence: Fence, ended: &Ended) -> Result<(), Refusal> {
     let ending = Ending::try_from(&ended.ending).map_err(unreadable)?;
     let result = ended.result.as_ref().map(|raw| object("what.ended.result", raw.get())).transpose()?;
     let kind = ending.kind;
+    let spent = ended.settled.map(|spent| Spent { worst: spent.worst.into(), actual: spent.actual.into() });
     let coordinator = state.coordinator();
     // Past the coordinator, to which the same end is as good again: what was used is booked with the first one alone.
-    match coordinator.store().finish(fence, ending, result, coordinator.env().now()).await {
-        Ok(run) => state.metrics().run_is(run.state.phase().code()),
+    let now = coordinator.env().now();
+    match coordinator.store().finish_and_settle(fence, ending, result, spent, now).await {
+        Ok(run) => {
+            state.metrics().run_is(run.state.phase().code());
+            Ok(())
+        }
         Err(error @ StoreError::Transition(_)) => {
             let run = now_is(state, fence).await?;
             let same = run.is_some_and(|run| run.ended().is_some_and(|(_, ending)| ending.kind == kind));
-            return if same { Ok(()) } else { Err(error.into()) };
+            if same { Ok(()) } else { Err(error.into()) }
         }
-        Err(error) => return Err(error.into()),
+        Err(error) => Err(error.into()),
     }
-    if let Some(settled) = ended.settled {
-        let now = coordinator.env().now();
-        let (worst, actual) = (settled.worst.into(), settled.actual.into());
-        let booked = coordinator.store().settle(run.session, worst, actual, Some(run.id), now).await;
-        if let Err(error) = booked {
-            // What is set aside counts as used with the next run.
-            tracing::warn!(run = %run.id, %error, "what a run used could not be booked");
-        }
-    }
-    Ok(())
 }
 
 fn object(name: &str, text: &str) -> Result<Payload, Refusal> {

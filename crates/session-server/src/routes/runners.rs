@@ -12,6 +12,7 @@ use session_api::runners::{
     OrderView, Orders, OrdersRequest, Register, Registered, RunnerList, RunnerView, TakeOver, WAIT_MAX,
 };
 use session_core::affinity::RunnerProfile;
+use session_core::budget::{Budget, Usage};
 use session_core::names::Label;
 use session_core::ports::{ClaimedRun, Directive};
 use session_core::run::{Epoch, StopMode};
@@ -236,12 +237,14 @@ pub(super) async fn heartbeat(
     let coordinator = state.coordinator();
     let held: HashMap<RunId, Epoch> =
         coordinator.store().in_flight(id).await?.iter().map(|run| (run.id, run.epoch)).collect();
-    let mut claims = Vec::with_capacity(fences.len());
+    let mut beaten = Heartbeaten { draining: record.draining, claims: Vec::new(), left: Vec::new() };
     for fence in fences {
         let ours = held.get(&fence.run) == Some(&fence.epoch);
-        claims.push(if ours { fate(coordinator.renew(fence).await) } else { ClaimFate::Gone });
+        let (fate, left) = if ours { fate(coordinator.renew(fence).await) } else { (ClaimFate::Gone, None) };
+        beaten.claims.push(fate);
+        beaten.left.push(left.map(|left| Budget::of(left).into()));
     }
-    Ok(Json(Heartbeaten { draining: record.draining, claims }))
+    Ok(Json(beaten))
 }
 
 fn bounded(name: &str, count: usize) -> Result<(), Refusal> {
@@ -251,9 +254,10 @@ fn bounded(name: &str, count: usize) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn fate(renewed: Result<Directive, StoreError>) -> ClaimFate {
-    match renewed {
-        Ok(Directive::Continue) => ClaimFate::Continue,
+/// What becomes of a claim, and what its run may use if that goes on.
+fn fate(renewed: Result<Directive, StoreError>) -> (ClaimFate, Option<Usage>) {
+    let fate = match renewed {
+        Ok(Directive::Continue { left }) => return (ClaimFate::Continue, Some(left)),
         Ok(Directive::Stop(StopMode::Graceful)) => ClaimFate::Stop,
         Ok(Directive::Stop(StopMode::Kill)) => ClaimFate::Kill,
         Err(StoreError::Fenced { .. } | StoreError::Transition(_) | StoreError::UnknownRun(_)) => {
@@ -263,7 +267,8 @@ fn fate(renewed: Result<Directive, StoreError>) -> ClaimFate {
             tracing::warn!(%error, "a claim could not be prolonged");
             ClaimFate::Unknown
         }
-    }
+    };
+    (fate, None)
 }
 
 /// Wait for orders that the runner does not know.

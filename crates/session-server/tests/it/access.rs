@@ -3,7 +3,6 @@
 use axum::body::Body;
 use futures_util::stream;
 use serde_json::json;
-use session_core::budget::Usage;
 
 use crate::world::{World, request};
 
@@ -182,31 +181,4 @@ async fn a_run_that_lost_its_claim_while_its_request_was_on_the_way_starts_no_ch
     late.refused(401, "unauthenticated");
     let children = world.get(&alice, &format!("/v1/sessions/{session}/children")).await.is(200);
     assert_eq!(children.body["items"], json!([]));
-}
-
-#[tokio::test]
-async fn a_run_gives_its_children_no_more_than_its_session_has_left() {
-    let world = World::new();
-    let alice = world.token("alice", "all").await;
-    let body = json!({"type": "start", "argv": ["true"], "budget": {"tokens": 1_000, "turns": 2}});
-    let parent = world.post(&alice, "/v1/runs", &body).await.is(201).text("/session_id");
-    let token = world.run_token(&world.claim().await, "run").await;
-    let used = Usage { tokens: 400, ..Usage::NONE };
-    let store = world.coordinator.store();
-    store.settle(parent.parse().unwrap(), Usage::NONE, used, None, world.env.now()).await.unwrap();
-    let child = |budget: serde_json::Value| json!({"type": "start", "argv": ["true"], "budget": budget});
-    for (name, amount) in [("tokens", 601), ("turns", 3)] {
-        let refused = world.post(&token, "/v1/runs", &child(json!({name: amount}))).await;
-        assert_eq!(refused.refused(422, "invalid"), Some(format!("budget.{name}")));
-    }
-    let (all, most) = (json!({"tokens": 600, "turns": 2}), [json!(600), json!(2), json!(100)]);
-    for body in [child(all), json!({"type": "start", "argv": ["true"]})] {
-        let child = world.post(&token, "/v1/runs", &body).await.is(201).text("/session_id");
-        let view = world.get(&alice, &format!("/v1/sessions/{child}")).await.is(200);
-        let found = ["tokens", "turns", "tool_calls"].map(|name| view.body["budget"][name]["max"].clone());
-        assert_eq!(found, most);
-    }
-    let mut owners = child(json!({"tokens": 1_000_000}));
-    owners["parent_session_id"] = json!(parent);
-    world.post(&alice, "/v1/runs", &owners).await.is(201);
 }

@@ -8,6 +8,7 @@ mod approvals;
 mod bad_input;
 mod events;
 mod goldens;
+mod purses;
 mod reports;
 mod runners;
 mod runs;

@@ -8,13 +8,15 @@ use session_core::StoreResult;
 use session_core::affinity::RunnerProfile;
 use session_core::event::Payload;
 use session_core::ids::{ClaimId, RunId, RunnerId, SessionId};
-use session_core::ports::{ClaimedRun, Directive, Idempotency, NewCrew, NewRun, RunProgress, RunStore};
+use session_core::ports::{
+    ClaimedRun, Directive, Idempotency, NewCrew, NewRun, RunProgress, RunStore, Spent,
+};
 use session_core::run::{Ending, Fence, Run, StopMode};
 use session_core::session::Binding;
 
 use super::{SqlStore, Writing};
 use crate::claim::AtOnce;
-use crate::{bindings, claim, enqueue, idempotency, runners, runs};
+use crate::{bindings, claim, enqueue, idempotency, leases, runners, runs};
 
 #[async_trait]
 impl RunStore for SqlStore {
@@ -70,18 +72,19 @@ impl RunStore for SqlStore {
     }
 
     async fn renew(&self, fence: Fence, lease: SignedDuration, now: Timestamp) -> StoreResult<Directive> {
-        change!(self, [], tx => runs::renew(tx, fence, lease, now)).await
+        change!(self, [], tx => leases::renew(tx, fence, lease, now)).await
     }
 
-    async fn finish(
+    async fn finish_and_settle(
         &self,
         fence: Fence,
         ending: Ending,
         result: Option<Payload>,
+        spent: Option<Spent>,
         now: Timestamp,
     ) -> StoreResult<Run> {
         change!(self, [ending, result], tx => {
-            runs::finish(tx, fence, &ending, result.as_ref().as_ref(), now)
+            runs::finish(tx, fence, &ending, result.as_ref().as_ref(), spent, now)
         })
         .await
     }
@@ -109,7 +112,7 @@ impl RunStore for SqlStore {
         lease: SignedDuration,
         now: Timestamp,
     ) -> StoreResult<Run> {
-        change!(self, [], tx => runs::take_over(tx, run, runner, lease, now)).await
+        change!(self, [], tx => leases::take_over(tx, run, runner, lease, now)).await
     }
 
     async fn requeue(&self, fence: Fence, now: Timestamp) -> StoreResult<Run> {

@@ -22,6 +22,7 @@
 mod deadline;
 mod fixture;
 
+pub mod allotments;
 pub mod approvals;
 pub mod bindings;
 pub mod budgets;
@@ -313,6 +314,20 @@ macro_rules! conformance_cases {
             concurrent_settlements_are_all_booked
             concurrent_changes_of_different_limits_all_hold
         }
+        $crate::conformance_group! { $use $($make)? => allotments:
+            a_child_spends_from_its_parents_budget
+            children_of_children_share_the_same_purse
+            an_allotment_is_settled_in_every_way_a_child_ends
+            what_was_never_settled_counts_as_used
+            a_forfeit_leaves_what_children_have
+            an_end_settles_what_its_run_used
+            a_child_that_is_used_again_takes_what_there_is
+            families_settle_from_below
+            what_an_owner_gives_is_the_owners
+            a_renewal_tells_what_is_left
+            concurrent_children_take_no_more_than_there_is
+            concurrent_ends_are_all_settled
+        }
         $crate::conformance_group! { $use $($make)? => keys:
             a_new_key_makes_its_session
             a_known_key_is_found_and_nothing_is_made
@@ -400,6 +415,7 @@ mod tests {
         crate::conformance_cases! { names }
 
         pub(super) const LISTED: &[(&str, &[&str], &str)] = &[
+            ("allotments", allotments::CASES, include_str!("allotments.rs")),
             ("approvals", approvals::CASES, include_str!("approvals.rs")),
             ("bindings", bindings::CASES, include_str!("bindings.rs")),
             ("sessions", sessions::CASES, include_str!("sessions.rs")),

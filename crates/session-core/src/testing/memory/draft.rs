@@ -99,6 +99,7 @@ impl Draft {
         {
             return Err(Conflict::key_taken(&new.principal, key).into());
         }
+        self.allot(&new)?;
         let session = ManagedSession {
             id: new.id,
             principal: new.principal,
@@ -112,6 +113,7 @@ impl Draft {
             budget: new.budget,
             usage: Usage::NONE,
             reserved: Usage::NONE,
+            allotted: Usage::NONE,
             parent: new.parent.map(|parent| parent.session),
             depth,
             callback: new.parent.is_some_and(|parent| parent.callback),
@@ -177,6 +179,7 @@ impl Draft {
         if to.is_terminated() {
             self.end_runs_of(id, now)?;
             self.drop_callbacks(id);
+            self.rest(id, now)?;
             self.wake_family();
         }
         Ok(self.session(id)?.clone())
@@ -274,6 +277,8 @@ impl Draft {
         while let Some((id, ending)) = ends.pop() {
             let to = self.end_one(id, &ending, now)?;
             self.call_back(id, result.filter(|_| id == first), now)?;
+            let session = self.run(id)?.session;
+            self.rest(session, now)?;
             let waiting: Vec<_> = self.data.waiting_for(id).map(|run| run.id).collect();
             for next in waiting {
                 if to == RunPhase::Completed {

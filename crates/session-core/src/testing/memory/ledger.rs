@@ -33,11 +33,7 @@ impl Ledger for MemoryStore {
         run: Option<RunId>,
         now: Timestamp,
     ) -> StoreResult<Account> {
-        self.write(|draft| {
-            let mut account = draft.session(session)?.account();
-            let settled = account.settle(worst, actual);
-            draft.book(session, account, &settled, &Booking { actual, run, unsettled: false }, now)
-        })
+        self.write(|draft| draft.settle(session, worst, actual, run, now))
     }
 
     async fn forfeit(&self, session: SessionId, now: Timestamp) -> StoreResult<Account> {
@@ -80,6 +76,19 @@ impl Ledger for MemoryStore {
 }
 
 impl Draft {
+    pub(super) fn settle(
+        &mut self,
+        id: SessionId,
+        worst: Usage,
+        actual: Usage,
+        run: Option<RunId>,
+        now: Timestamp,
+    ) -> StoreResult<Account> {
+        let mut account = self.session(id)?.account();
+        let settled = account.settle(worst, actual);
+        self.book(id, account, &settled, &Booking { actual, run, unsettled: false }, now)
+    }
+
     /// Writes down what a settlement led to.
     fn book(
         &mut self,

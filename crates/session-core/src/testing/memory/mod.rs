@@ -3,6 +3,7 @@
 //! It prefers being obviously right to being fast: every change is made on a copy of everything, which takes the
 //! original's place when it succeeded.
 
+mod allotments;
 mod approvals;
 mod draft;
 mod events;
@@ -26,6 +27,7 @@ use self::families::Owed;
 use self::idempotency::Remembered;
 use self::runners::Known;
 use crate::approval::Approval;
+use crate::budget::Allotment;
 use crate::error::StoreResult;
 use crate::event::{Event, Origin, Seq};
 use crate::identity::IdentityKey;
@@ -58,6 +60,8 @@ struct Data {
     callbacks: Vec<Owed>,
     /// The sessions that are left in peace until they are used again.
     held: BTreeSet<SessionId>,
+    /// What sessions have for their children, by child.
+    allotments: BTreeMap<SessionId, Allotment>,
     runners: BTreeMap<RunnerId, Known>,
     approvals: BTreeMap<ApprovalId, Approval>,
     /// Calls under a key, each key of a principal once.

@@ -11,7 +11,9 @@ use crate::affinity::{Affinity, Place, RunnerProfile};
 use crate::error::{Conflict, StoreError, StoreResult};
 use crate::event::{EventKind, NewEvent, Payload};
 use crate::ids::{ClaimId, CrewId, RunId, RunnerId, SessionId};
-use crate::ports::{ClaimedRun, Directive, Idempotency, NewCrew, NewRun, RunOf, RunProgress, RunStore};
+use crate::ports::{
+    ClaimedRun, Directive, Idempotency, NewCrew, NewRun, RunOf, RunProgress, RunStore, Spent,
+};
 use crate::record;
 use crate::run::{
     EndKind, Ending, Epoch, Fence, Lease, ReasonCode, Run, RunKind, RunPhase, RunState, RunStep, StopMode,
@@ -151,19 +153,25 @@ impl RunStore for MemoryStore {
         self.write(|draft| {
             let run = draft.held(fence, "renew")?;
             run.state = with_lease(&run.state, |held| lease_of(held.runner, lease, now));
-            Ok(run.stop.map_or(Directive::Continue, |order| Directive::Stop(order.mode)))
+            let (session, stop) = (run.session, run.stop);
+            let left = draft.session(session)?.account().in_hand();
+            Ok(stop.map_or(Directive::Continue { left }, |order| Directive::Stop(order.mode)))
         })
     }
 
-    async fn finish(
+    async fn finish_and_settle(
         &self,
         fence: Fence,
         ending: Ending,
         result: Option<Payload>,
+        spent: Option<Spent>,
         now: Timestamp,
     ) -> StoreResult<Run> {
         self.write(|draft| {
             let session = draft.held(fence, RunStep::End(ending.kind).name())?.session;
+            if let Some(Spent { worst, actual }) = spent {
+                draft.settle(session, worst, actual, Some(fence.run), now)?;
+            }
             if let Some(payload) = result.clone() {
                 let result =
                     NewEvent { run: Some(fence.run), kind: EventKind::Result, payload, origin: None };
@@ -357,6 +365,7 @@ impl Draft {
         } else {
             self.transition(id, Trigger::Activity, now)?;
         }
+        self.reopen(id, now)?;
         Ok(id)
     }
 
