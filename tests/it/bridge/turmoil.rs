@@ -12,7 +12,7 @@ use fastrand::Rng;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use session_tests::bridge::{Bridge, Client};
-use session_tests::home::{Home, processes_with};
+use session_tests::home::{Home, gone_within, processes_with};
 use session_tests::trials;
 use tokio::time::Instant;
 
@@ -47,8 +47,7 @@ fn a_thousand_operations_at_random_end_with_the_right_answers_and_nothing_left()
         });
         assert_eq!(bridge.end_by(Signal::TERM), Some(0));
         assert_eq!(home.run(&["ps", "--busy", "-q"]).ok().stdout, "");
-        let left = processes_with(&format!("ROOMETTE_HOME={}", home.data()));
-        assert_eq!(left, [] as [i32; 0], "processes are left");
+        leaves_nothing(&format!("ROOMETTE_HOME={}", home.data()));
     }
     eprintln!("{done} operations in {:?}", begun.elapsed());
     assert!(done >= 300, "only {done} operations: it hangs");
@@ -60,6 +59,13 @@ fn seed() -> u64 {
         .ok()
         .and_then(|seed| seed.parse().ok())
         .unwrap_or_else(|| fastrand::u64(..))
+}
+
+/// What has this in its environment is gone, or within a second.
+fn leaves_nothing(variable: &str) {
+    for pid in processes_with(variable) {
+        assert!(gone_within(pid, Duration::from_secs(1)), "{pid} of {variable} is left");
+    }
 }
 
 /// What a client does next.
@@ -141,15 +147,11 @@ impl<'b> One<'b> {
                 assert_eq!(held.client.ask("DELETE", "").status, 204);
                 let gone = held.client.call("echo", &json!({"text": ""}));
                 assert!(gone.starts_with("404 "), "{gone}");
-                let left = processes_with(&format!("ROOMETTE_SESSION_ID={}", held.client.session));
-                assert_eq!(left, [] as [i32; 0], "{} left processes", held.client.session);
+                leaves_nothing(&format!("ROOMETTE_SESSION_ID={}", held.client.session));
             }
             Operation::KillChild => {
-                for pid in processes_with(&format!("ROOMETTE_SESSION_ID={}", self.held[which].client.session))
-                {
-                    let _gone = Pid::from_raw(pid).map(|pid| kill_process(pid, Signal::KILL));
-                }
-                let text = self.text();
+                let (id, text) = (self.ids(1), self.text());
+                self.held[which].is_killed_during(id);
                 self.held[which].says(&text, TIMES);
             }
         }
@@ -202,6 +204,21 @@ impl Held {
                     assert_eq!(*text, json!(id.to_string()), "{}: {}", client.session, reply.body);
                 });
             }
+        });
+    }
+
+    /// Its server is killed during a call, which is answered nevertheless: that it went, or by the next one.
+    fn is_killed_during(&self, id: u64) {
+        let client = &self.client;
+        thread::scope(|scope| {
+            let call = json!({"name": "hold", "arguments": {"seconds": 0.2}});
+            let calling = scope.spawn(move || client.send_as(id, "tools/call", &call));
+            for pid in processes_with(&format!("ROOMETTE_SESSION_ID={}", client.session)) {
+                let _gone = Pid::from_raw(pid).map(|pid| kill_process(pid, Signal::KILL));
+            }
+            let answer = calling.join().unwrap().body;
+            let held = answer["result"]["content"][0]["text"] == json!("held");
+            assert!(held || answer["error"].is_object(), "{}: {answer}", client.session);
         });
     }
 
