@@ -33,6 +33,20 @@ fn the_python_sdk_without_sessions() {
     speaks(python, "2026-07-28");
 }
 
+#[test]
+fn the_rust_sdk_with_sessions() {
+    speaks(rust, "legacy");
+}
+
+#[test]
+fn the_rust_sdk_without_sessions() {
+    speaks(rust, "2026-07-28");
+}
+
+fn rust(peers: &Peers, home: &Home, arguments: &[&str]) -> Command {
+    peers.program(home, &peers.place().join("bin/rmcp-client"), arguments)
+}
+
 fn typescript(peers: &Peers, home: &Home, arguments: &[&str]) -> Command {
     let script = peers.script("client.mjs", TYPESCRIPT);
     peers.program(home, &peers.node(), &[&[script.as_str()], arguments].concat())
@@ -84,7 +98,8 @@ fn holds_in_both(report: &Value, root: &Utf8Path) {
     for (key, says) in [
         ("roots", format!("file://{root}")),
         ("sampling", "to be sampled".into()),
-        ("elicitation", r#"action=accept, content={"username":"someone","email":"a@b.example"}"#.into()),
+        ("elicitation", "action=accept".into()),
+        ("elicitation", r#""username":"someone""#.into()),
         ("resource", "This is the content of the static text resource.".into()),
         ("prompt", "This is a simple prompt for testing.".into()),
     ] {
