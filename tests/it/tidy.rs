@@ -57,11 +57,11 @@ impl File {
         self.is_script() || self.path.extension().is_some_and(|ending| TEXT_ENDINGS.contains(&ending))
     }
 
-    /// The root of a crate: a library, a program or a test binary, a bench, an example or a build script.
+    /// The root of a crate: a library, a program or a test binary, a bench, an example, a fuzz target or a build script.
     fn is_crate_root(&self) -> bool {
         let directory = self.path.parent().and_then(Utf8Path::file_name).unwrap_or_default();
         matches!(self.path.file_name(), Some("lib.rs" | "main.rs" | "build.rs"))
-            || matches!(directory, "bin" | "benches" | "examples" | "tests")
+            || matches!(directory, "bin" | "benches" | "examples" | "tests" | "fuzz_targets")
     }
 
     /// The lines with their numbers, as editors count them.
