@@ -300,3 +300,28 @@ async fn before_a_budget_refuses_the_record_is_asked() {
         assert!(matches!(run.reserve(tokens(1), None).await, Err(SpendError::Exhausted(_))));
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_children_have_is_looked_up() {
+    let world = World::new();
+    let handle = open(&world, 100).await;
+    let run = world.manager.acquire(handle.id()).await.unwrap();
+    let held = run.reserve(tokens(5), None).await.unwrap();
+    let budget = Budget { tokens_max: 90, ..Budget::default() };
+    let account = Account { budget, used: tokens(10), reserved: tokens(500), allotted: tokens(60) };
+    world.accounts(account);
+    run.look_up_budget().await;
+    let known = Account { reserved: tokens(5), ..account };
+    assert_eq!((handle.meter().account(), known.in_hand().tokens), (known, 20));
+    assert!(matches!(run.reserve(tokens(16), None).await, Err(SpendError::Exhausted(_))));
+    world.accounts(Account { allotted: Usage::NONE, ..account });
+    // Who cannot be asked changes nothing.
+    for behaviour in [Behaves::Fails, Behaves::Panics, Behaves::Hangs] {
+        world.behaves(Point::Account, behaviour);
+        run.look_up_budget().await;
+        assert_eq!(handle.meter().account(), known);
+    }
+    world.behaves(Point::Account, Behaves::Well);
+    run.reserve(tokens(16), None).await.unwrap().settle(tokens(1)).await;
+    held.settle(tokens(1)).await;
+}

@@ -33,7 +33,9 @@ async fn end(world: &World, claimed: &ClaimedRun, tokens: u64) {
     let (store, now) = (world.coordinator.store(), world.env.now());
     let (fence, worst) = (claimed.run.fence(), Usage { tokens: 20, turns: 1, ..Usage::NONE });
     store.reserve(claimed.session.id, worst, now).await.unwrap();
-    store.advance(fence, RunProgress::Starting, now).await.unwrap();
+    for to in [RunProgress::Starting, RunProgress::RUNNING] {
+        store.advance(fence, to, now).await.unwrap();
+    }
     let spent = Spent { worst, actual: Usage { tokens, ..worst } };
     store.finish_and_settle(fence, Ending::completed(None), None, Some(spent), now).await.unwrap();
 }
@@ -87,8 +89,8 @@ async fn a_renewal_says_what_a_run_may_use() {
     world.post(&alice, "/v1/runs", &child(&json!({"tokens": 1_000, "turns": 2}))).await.is(201);
     let claimed = world.claim().await;
     let token = world.run_token(&claimed, "run").await;
-    let path = format!("/v1/runs/{}/renew", claimed.run.id);
-    let left = async || world.post(&token, &path, &json!({})).await.is(200).body;
+    let (path, claim) = (format!("/v1/runs/{}/renew", claimed.run.id), json!({"epoch": claimed.run.epoch.0}));
+    let left = async || world.post(&token, &path, &claim).await.is(200).body;
     let expected = json!({"directive": "continue", "left": {"tokens": 1_000, "tool_calls": 100, "turns": 2}});
     assert_eq!(left().await, expected);
     world.post(&token, "/v1/runs", &child(&json!({"tokens": 300}))).await.is(201);
