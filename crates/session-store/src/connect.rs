@@ -28,6 +28,10 @@ const ROWS_AHEAD: usize = 1_024;
 /// How long a connection to PostgreSQL may take, and how long a caller waits for one to become free.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How long a statement waits for a lock of PostgreSQL's. Nobody holds one for longer than a transaction of a few statements takes,
+/// unless something hangs; then whoever waits is told, and tries again.
+const LOCK_TIMEOUT: (&str, &str) = ("lock_timeout", "10s");
+
 /// After how many pages of write-ahead log SQLite checkpoints by itself: 8 MiB.
 const CHECKPOINT_PAGES: &str = "2000";
 
@@ -179,5 +183,6 @@ pub(crate) fn postgres_pool(options: PgConnectOptions) -> PgPool {
         .max_connections(POOL_MAX)
         .acquire_timeout(CONNECT_TIMEOUT)
         .test_before_acquire(false)
-        .connect_lazy_with(options)
+        // Not for the connection that migrates: it waits for others that do so for as long as they take.
+        .connect_lazy_with(options.options([LOCK_TIMEOUT]))
 }

@@ -3,6 +3,7 @@
 
 use std::future::Future;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -13,7 +14,7 @@ use session_core::wake::{Topic, WakeHub};
 use session_core::{StoreError, StoreResult};
 use sqlx::postgres::PgListener;
 use sqlx::{PgConnection, PgPool};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -34,6 +35,13 @@ const RETRIES_MAX: u32 = 64;
 
 /// How many groups of appends are under way at once.
 const LANES: usize = 2;
+
+/// How many changes are under way at once, their callers there or not: more than find a connection, so that none is idle, and few
+/// enough that those whose callers went away do not pile up. Further ones wait with their callers.
+const CHANGES_MAX: usize = 64;
+
+/// How long changes that are under way are waited for when the store is closed. A lock that holds one up lets go of it before.
+pub(crate) const ENDED_BOUND: Duration = Duration::from_secs(30);
 
 /// How long the listener waits before it connects again: at first, and at the most.
 const RECONNECT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
@@ -161,17 +169,24 @@ pub(crate) struct Changes {
     pool: PgPool,
     hub: WakeHub,
     tasks: TaskTracker,
+    permits: Arc<Semaphore>,
 }
 
 impl Changes {
     pub(crate) fn new(pool: &PgPool, hub: &WakeHub) -> Self {
-        Self { pool: pool.clone(), hub: hub.clone(), tasks: TaskTracker::new() }
+        let permits = Arc::new(Semaphore::new(CHANGES_MAX));
+        Self { pool: pool.clone(), hub: hub.clone(), tasks: TaskTracker::new(), permits }
     }
 
-    /// Waits for those that are under way.
+    /// Waits for those that are under way, and no longer than they may take.
     pub(crate) async fn ended(&self) {
         self.tasks.close();
-        self.tasks.wait().await;
+        if tokio::time::timeout(ENDED_BOUND, self.tasks.wait()).await.is_err() {
+            tracing::warn!(
+                left = self.tasks.len(),
+                "changes are still under way, and are left to themselves"
+            );
+        }
     }
 
     /// Claims a run in one statement, where that decides it.
@@ -214,9 +229,16 @@ impl Changes {
         &self,
         work: impl Future<Output = StoreResult<T>> + Send + 'static,
     ) -> StoreResult<T> {
+        // Waited for by the caller, and given back by the task.
+        let permit = Arc::clone(&self.permits).acquire_owned().await.map_err(|_| ended())?;
         if self.tasks.is_closed() {
             return Err(ended());
         }
+        let work = async move {
+            let outcome = work.await;
+            drop(permit);
+            outcome
+        };
         match self.tasks.spawn(work).await {
             Ok(outcome) => outcome,
             Err(error) => match error.try_into_panic() {
@@ -337,5 +359,37 @@ async fn connected(pool: &PgPool, hub: &WakeHub, wait: &mut Duration) -> StoreEr
             Ok(None) => return failed(DatabaseError::plain(crate::error::Failure::Io, "connection lost")),
             Err(error) => return failed(error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use sqlx::postgres::PgConnectOptions;
+
+    use super::*;
+    use crate::connect::postgres_pool;
+
+    #[tokio::test]
+    async fn changes_whose_callers_went_away_do_not_pile_up() {
+        // A server that never answers.
+        let server = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = server.local_addr().unwrap().port();
+        let pool = postgres_pool(PgConnectOptions::new().host("127.0.0.1").port(port));
+        let changes = Changes::new(&pool, &WakeHub::default());
+        for _ in 0..10 * CHANGES_MAX {
+            let change = changes.change::<()>(Box::new(|_| Box::pin(async { Ok(()) })));
+            assert!(tokio::time::timeout(Duration::ZERO, change).await.is_err(), "nobody answered");
+        }
+        assert_eq!(changes.tasks.len(), CHANGES_MAX);
+    }
+
+    #[test]
+    fn no_lock_is_waited_for_without_end() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let _within = runtime.enter();
+        let pool = postgres_pool(PgConnectOptions::new());
+        assert!(pool.connect_options().get_options().unwrap().contains("lock_timeout=10s"));
     }
 }

@@ -137,7 +137,10 @@ impl SqlStore {
         if let Writing::Pool(_, changes) = &self.inner.writing {
             changes.ended().await;
         }
-        self.inner.pool.close().await;
+        // A change that is left to itself keeps its connection.
+        if tokio::time::timeout(postgres::ENDED_BOUND, self.inner.pool.close()).await.is_err() {
+            tracing::warn!("the connections of the store are still in use, and are left to themselves");
+        }
     }
 
     /// The hub that passes this store's wake-ups on. What happened in another process can be told to it.
