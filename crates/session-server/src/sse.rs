@@ -1,7 +1,7 @@
 //! A session's log as a stream: what is there, page by page from the store, then what comes.
 //!
 //! Nothing is queued for a reader: its own task takes the next page when the one before was taken. A reader that stops
-//! costs one page, however much is appended meanwhile. Readers of the same place share its page.
+//! costs one page, however much is appended meanwhile. Readers of the same place share its page, and that there is none.
 
 use std::convert::Infallible;
 
@@ -94,8 +94,19 @@ impl Reader {
             if is_due && !self.caller.still(&state).await {
                 return None;
             }
-            match self.page(&state).await {
-                Ok(Some(page)) => return Some(page),
+            let (session, after) = (self.session, self.after);
+            // A store that takes its time keeps no stream from its end, nor its reader without a sign of life.
+            let found = tokio::select! {
+                found = state.pages().behind((session, after), || page(&state, session, after)) => found,
+                () = state.drain().cancelled() => continue,
+                _ = self.beat.tick() => return self.beat(&state).await,
+            };
+            match found {
+                Ok(Some(piece)) => {
+                    self.after = piece.last;
+                    state.metrics().sent(piece.count);
+                    return Some(piece.text);
+                }
                 Ok(None) if is_due => return Some(Bytes::from_static(HEARTBEAT.as_bytes())),
                 Ok(None) => {}
                 // The reader comes back, and reads on where it was.
@@ -107,26 +118,16 @@ impl Reader {
             tokio::select! {
                 () = self.listener.woken() => {}
                 () = state.drain().cancelled() => {}
-                _ = self.beat.tick() => {
-                    if !self.caller.still(&state).await {
-                        return None;
-                    }
-                    return Some(Bytes::from_static(HEARTBEAT.as_bytes()));
-                }
+                _ = self.beat.tick() => return self.beat(&state).await,
             }
         }
         None
     }
 
-    /// What stands behind the last event that was taken; `None` where that is nothing.
-    async fn page(&mut self, state: &State) -> StoreResult<Option<Bytes>> {
-        let (session, after) = (self.session, self.after);
-        let found = state.pages().behind((session, after), || page(state, session, after)).await?;
-        Ok(found.map(|piece| {
-            self.after = piece.last;
-            state.metrics().sent(piece.count);
-            piece.text
-        }))
+    /// A sign of life, for as long as the caller may read; then the stream's end.
+    async fn beat(&self, state: &State) -> Option<Bytes> {
+        let heartbeat = Bytes::from_static(HEARTBEAT.as_bytes());
+        self.caller.still(state).await.then_some(heartbeat)
     }
 }
 
