@@ -157,10 +157,11 @@ pub enum EventKind {
     ChildEnded,
     /// An executor bound itself to the session. `{executor, executor_session_id, runner?, hostname, project_dir}`
     Bound,
-    /// Somebody said something. `{role, text, continues?, unfinished?}`: `unfinished: true` where it was recorded while it was
-    /// being said, `continues: true` where it goes on, within the word, from where the one before it ended.
+    /// Somebody said something. `{role, text, continues?, unfinished?, abandoned?}`: `unfinished: true` where it was recorded while
+    /// it was being said, `continues: true` where it goes on, within the word, from where the one before it ended, and with
+    /// `abandoned: true` beside it where that one does not count: it was broken off, and is said anew.
     Message,
-    /// The agent thought aloud. `{text, continues?, unfinished?}`
+    /// The agent thought aloud. `{text, continues?, unfinished?, abandoned?}`
     Thought,
     /// The agent calls a tool. `{id, name, input}`
     ToolCall,

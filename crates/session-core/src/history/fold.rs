@@ -54,8 +54,17 @@ pub fn fold(events: &[Event]) -> History {
             | EventKind::Other(_) => continue,
         };
         if let Some(part) = part {
+            if goes_on(&part, role) && says(event, "abandoned") {
+                // It is said anew from its beginning.
+                if says(event, "continues")
+                    && history.messages.last().is_some_and(|last| ends_like(last, &part))
+                {
+                    history.messages.pop();
+                }
+                continue;
+            }
             let part = match history.messages.last_mut().filter(|last| last.role == role) {
-                Some(last) if goes_on(&part, role) && continues(event) => joined(last, part),
+                Some(last) if goes_on(&part, role) && says(event, "continues") => joined(last, part),
                 Some(_) | None => Some(part),
             };
             let Some(part) = part else { continue };
@@ -70,11 +79,19 @@ fn goes_on(part: &Part, role: Role) -> bool {
     role == Role::Assistant && matches!(part, Part::Text(_) | Part::Thought(_))
 }
 
-/// Whether an entry goes on where the one before it ended.
-fn continues(event: &Event) -> bool {
+/// Whether an entry says this of itself: `continues`, that it goes on where the one before it ended, or `abandoned`, that this
+/// was given up.
+fn says(event: &Event, what: &str) -> bool {
     // Most do not, and are not read twice for it.
-    event.body.payload.as_str().contains("\"continues\"")
-        && fields(event).is_some_and(|(fields, _)| fields.get("continues") == Some(&Value::Bool(true)))
+    event.body.payload.as_str().contains(what)
+        && fields(event).is_some_and(|(fields, _)| fields.get(what) == Some(&Value::Bool(true)))
+}
+
+/// Whether the agent's last message is of the kind of this part.
+fn ends_like(message: &Message, part: &Part) -> bool {
+    let kind = std::mem::discriminant(part);
+    message.role == Role::Assistant
+        && message.parts.last().is_some_and(|last| std::mem::discriminant(last) == kind)
 }
 
 /// Puts a part behind the one that it goes on from; gives it back where that is another one.

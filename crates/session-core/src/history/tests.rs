@@ -149,6 +149,31 @@ fn what_was_recorded_while_it_was_said_is_one_text() {
 }
 
 #[test]
+fn what_was_given_up_and_said_anew_stands_once() {
+    let half = r#"{"role":"assistant","text":"hel","unfinished":true}"#;
+    let more = r#"{"role":"assistant","text":"lo","continues":true,"unfinished":true}"#;
+    let given_up = r#"{"role":"assistant","text":"","continues":true,"abandoned":true}"#;
+    let whole = r#"{"role":"assistant","text":"hello"}"#;
+    check(
+        &[
+            ("message", r#"{"role":"assistant","text":"so"}"#),
+            ("message", half),
+            ("message", more),
+            ("agent.raw", "{}"),
+            ("message", given_up),
+            ("message", whole),
+        ],
+        "a(so | hello)",
+        &[],
+    );
+    let thought = r#"{"text":"hm","unfinished":true}"#;
+    check(&[("thought", thought), ("message", given_up), ("message", whole)], "a(<hm> | hello)", &[]);
+    let user = r#"{"role":"user","text":"u"}"#;
+    let of_user = r#"{"role":"user","text":"v","continues":true,"abandoned":true}"#;
+    check(&[("message", user), ("message", given_up), ("message", of_user)], "u(u | v)", &[]);
+}
+
+#[test]
 fn what_is_no_conversation_is_skipped() {
     let others =
         ["session.created", "run.state", "bound", "plan", "usage", "permission", "error", "result", "x.y"];

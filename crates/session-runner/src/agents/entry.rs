@@ -119,11 +119,7 @@ pub(super) fn told(kind: &EventKind, text: &str, line: Option<&str>, joint: Join
     let last = parts.len().saturating_sub(1);
     let mut said = Vec::new();
     for (index, part) in parts.into_iter().enumerate() {
-        let mut entry = Entry::new(kind.clone());
-        if *kind == EventKind::Message {
-            entry = entry.with("role", "assistant");
-        }
-        entry = entry.with("text", part);
+        let mut entry = spoken(kind, part);
         if index > 0 || joint.continues {
             entry = entry.with("continues", true);
         }
@@ -136,6 +132,23 @@ pub(super) fn told(kind: &EventKind, text: &str, line: Option<&str>, joint: Join
         });
     }
     said
+}
+
+/// The end of what was told as far as it went, with the line that says all of it.
+pub(super) fn ended(kind: &EventKind, line: &str) -> Said {
+    spoken(kind, "").with("continues", true).of_line(line)
+}
+
+/// What was told of this kind as far as it went does not count: it is said anew.
+pub(super) fn given_up(kind: &EventKind) -> Said {
+    spoken(kind, "").with("continues", true).with("abandoned", true).done()
+}
+
+/// What the agent said, or thought.
+fn spoken(kind: &EventKind, text: &str) -> Entry {
+    let entry = Entry::new(kind.clone());
+    let entry = if *kind == EventKind::Message { entry.with("role", "assistant") } else { entry };
+    entry.with("text", text)
 }
 
 /// A call of a tool, and a line that says so.

@@ -26,8 +26,7 @@ impl Speech {
     /// One more piece. What was held of another kind is told first.
     pub(super) fn piece(&mut self, kind: EventKind, piece: &str) -> Vec<Said> {
         let mut said = Vec::new();
-        let held = self.held.as_ref().map(|(held, _)| held).or(self.told.as_ref());
-        if held.is_some_and(|held| *held != kind) {
+        if self.saying().is_some_and(|saying| *saying != kind) {
             said = self.pause();
         }
         if piece.is_empty() {
@@ -62,15 +61,40 @@ impl Speech {
 
     /// Something else comes: what is held is told, and that was all of it.
     pub(super) fn pause(&mut self) -> Vec<Said> {
-        self.pause_with(None)
-    }
-
-    /// The same with the line that says all of it again, which goes with what was held.
-    pub(super) fn pause_with(&mut self, line: Option<&str>) -> Vec<Said> {
         self.going_on = false;
-        let said = self.take(false, line);
+        let said = self.take(false, None);
         self.told = None;
         said
+    }
+
+    /// That was all of it, by the line that says all of it again: it goes with what was held, or, where all was told, with the
+    /// entry that ends it.
+    pub(super) fn end(&mut self, line: &str) -> Vec<Said> {
+        self.going_on = false;
+        let said = match &self.told {
+            Some(kind) if self.held.is_none() => vec![entry::ended(kind, line)],
+            Some(_) | None => self.take(false, Some(line)),
+        };
+        self.told = None;
+        said
+    }
+
+    /// What is being said is said anew from its beginning: what was told of it counts no more, and what was held is not told.
+    /// Of another kind it was all.
+    pub(super) fn give_up(&mut self, kind: &EventKind) -> Vec<Said> {
+        if self.saying() != Some(kind) {
+            return self.pause();
+        }
+        self.held = None;
+        if std::mem::take(&mut self.going_on) {
+            self.last.clear();
+        }
+        self.told.take().iter().map(entry::given_up).collect()
+    }
+
+    /// The kind of what is being said.
+    pub(super) fn saying(&self) -> Option<&EventKind> {
+        self.held.as_ref().map(|(held, _)| held).or(self.told.as_ref())
     }
 
     fn take(&mut self, unfinished: bool, line: Option<&str>) -> Vec<Said> {
@@ -144,6 +168,63 @@ mod tests {
             ]
         );
         assert_eq!(speech.last_word().as_deref(), Some("So"));
+    }
+
+    #[test]
+    fn the_line_that_says_all_again_ends_what_was_told() {
+        let line = r#"{"whole":"Hello"}"#;
+        let mut speech = Speech::default();
+        assert_eq!(speech.end(line), []);
+        speech.piece(EventKind::Message, "Hel");
+        let mut said = speech.tell();
+        speech.piece(EventKind::Message, "lo");
+        said.extend(speech.end(line));
+        speech.piece(EventKind::Message, "Bye");
+        said.extend(speech.tell());
+        said.extend(speech.end(line));
+        assert_eq!(speech.end(line), [], "once");
+        let raw = |said: &Said| match said {
+            Said::Event { payload, .. } => payload.value().unwrap()["raw"]["whole"].is_string(),
+            Said::Bound(_) | Said::Resumable | Said::Usage(_) | Said::Degraded(_) | Said::Progress(_) => {
+                false
+            }
+        };
+        assert_eq!(said.iter().map(raw).collect::<Vec<_>>(), [false, true, false, true]);
+        assert_eq!(
+            brief(&said),
+            [
+                r#"message {"role":"assistant","text":"Hel","unfinished":true}"#,
+                r#"message {"continues":true,"role":"assistant","text":"lo"}"#,
+                r#"message {"role":"assistant","text":"Bye","unfinished":true}"#,
+                r#"message {"continues":true,"role":"assistant","text":""}"#,
+            ]
+        );
+        assert_eq!(speech.last_word().as_deref(), Some("Bye"));
+    }
+
+    #[test]
+    fn what_is_said_anew_does_not_stand_twice() {
+        let mut speech = Speech::default();
+        speech.piece(EventKind::Message, "Before");
+        speech.pause();
+        speech.piece(EventKind::Thought, "h");
+        assert_eq!(speech.give_up(&EventKind::Thought), [], "nothing was told of it");
+        assert_eq!(speech.last_word().as_deref(), Some("Before"));
+        speech.piece(EventKind::Message, "Hel");
+        let mut said = speech.tell();
+        speech.piece(EventKind::Message, "lo");
+        said.extend(speech.give_up(&EventKind::Message));
+        assert_eq!((speech.last_word(), speech.held()), (None, 0));
+        speech.piece(EventKind::Message, "Good");
+        said.extend(speech.give_up(&EventKind::Thought));
+        assert_eq!(
+            brief(&said),
+            [
+                r#"message {"role":"assistant","text":"Hel","unfinished":true}"#,
+                r#"message {"abandoned":true,"continues":true,"role":"assistant","text":""}"#,
+                r#"message {"role":"assistant","text":"Good"}"#,
+            ]
+        );
     }
 
     #[test]

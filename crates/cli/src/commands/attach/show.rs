@@ -8,6 +8,9 @@ use crate::output;
 /// The longest line that tells of something beside what is said, in columns.
 const LINE_MAX: usize = 200;
 
+/// What is told where a message was broken off.
+const ANEW: &str = "(that was broken off, and is said anew)";
+
 /// What is shown, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Shown {
@@ -50,6 +53,8 @@ impl Screen {
     /// What is written for this, exactly.
     pub(super) fn write(&mut self, shown: Shown) -> Vec<(Stream, String)> {
         match shown {
+            // The end of what was shown.
+            Shown::Said { text, continues: true, unfinished: false } if text.is_empty() => self.end(),
             Shown::Said { text, continues, unfinished } => {
                 let mut written = if continues { Vec::new() } else { self.end() };
                 let mut text = if self.terminal { obedient(&text, unfinished) } else { text };
@@ -90,11 +95,15 @@ pub(super) fn shown(event: &Event) -> Vec<Shown> {
     let told = |line: String| vec![Shown::Told(output::harmless(&line, LINE_MAX))];
     match &event.body.kind {
         EventKind::Message => match text("role") {
-            "assistant" => vec![Shown::Said {
-                text: text("text").to_owned(),
-                continues: payload["continues"] == true,
-                unfinished: payload["unfinished"] == true,
-            }],
+            "assistant" => {
+                let said = Shown::Said {
+                    text: text("text").to_owned(),
+                    continues: payload["continues"] == true,
+                    unfinished: payload["unfinished"] == true,
+                };
+                let anew = (payload["abandoned"] == true).then(|| Shown::Told(ANEW.into()));
+                std::iter::once(said).chain(anew).collect()
+            }
             role => whole(if role == "user" { "> " } else { "| " }, text("text")),
         },
         EventKind::Thought => whole("~ ", text("text")),
@@ -240,6 +249,20 @@ mod tests {
         assert_eq!(written(true, Stream::Out), "Hello,\n\u{fffd}\nyou\nAnd\nthen\n");
         assert_eq!(written(false, Stream::Out), "Hello,\r\n\u{7}you\n\nAnd\nthen\n\n");
         assert_eq!(written(false, Stream::Err), "* ls\n");
+    }
+
+    #[test]
+    fn what_ended_and_what_was_broken_off_ends_its_line() {
+        let end = json!({ "role": "assistant", "text": "", "continues": true });
+        let given_up = json!({ "role": "assistant", "text": "", "continues": true, "abandoned": true });
+        let ended = said_so("", true, false);
+        assert_eq!(event(EventKind::Message, &end), std::slice::from_ref(&ended));
+        let anew = event(EventKind::Message, &given_up);
+        assert_eq!(anew, [ended.clone(), Shown::Told(ANEW.into())]);
+        let mut screen = Screen::new(true);
+        let shown = [said_so("Hel", false, true), ended.clone(), ended];
+        let written: Vec<_> = shown.into_iter().flat_map(|shown| screen.write(shown)).collect();
+        assert_eq!(written, [(Stream::Out, "Hel".into()), (Stream::Out, "\n".into())]);
     }
 
     #[test]

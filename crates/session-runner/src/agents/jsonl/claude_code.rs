@@ -6,7 +6,7 @@
 //! `model_usage_since_last_result`, which counts the models of subagents as well; so that is what is taken.
 //!
 //! What the model says comes twice: in pieces, and when a block of it is complete as that block. The pieces are told, and
-//! of the block what they did not tell.
+//! of the block what they did not tell. Where the model is asked again because its answer broke off, the pieces were in vain.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
@@ -41,6 +41,8 @@ pub(in crate::agents) struct ClaudeCode {
     speech: Speech,
     /// The pieces of the block that is being said. It comes as one line: of a longer one the pieces count.
     pieces: String,
+    /// That block has its end.
+    whole: bool,
     /// The inputs that are asked about, byte for byte: an answer gives them back. One a question, and questions are
     /// bounded.
     inputs: Vec<(String, Box<RawValue>)>,
@@ -61,6 +63,7 @@ impl ClaudeCode {
             end: None,
             speech: Speech::default(),
             pieces: String::new(),
+            whole: false,
             inputs: Vec::new(),
         }
     }
@@ -86,12 +89,24 @@ impl ClaudeCode {
         let (kind, words) = match (text(piece, "type"), text(delta, "type")) {
             ("content_block_delta", "text_delta") => (EventKind::Message, text(delta, "text")),
             ("content_block_delta", "thinking_delta") => (EventKind::Thought, text(delta, "thinking")),
-            ("content_block_start" | "message_start", _) => {
+            ("content_block_start", _) => {
                 self.pieces = String::new();
                 return self.speech.pause();
             }
+            ("message_start", _) => {
+                let broken_off = !std::mem::take(&mut self.pieces).is_empty() && !self.whole;
+                return match self.speech.saying().filter(|_| broken_off).cloned() {
+                    Some(kind) => self.speech.give_up(&kind),
+                    None => self.speech.pause(),
+                };
+            }
+            ("content_block_stop", _) => {
+                self.whole = true;
+                return Vec::new();
+            }
             _ => return Vec::new(),
         };
+        self.whole = false;
         if self.pieces.len() + words.len() <= LINE_MAX {
             self.pieces.push_str(words);
         }
@@ -103,10 +118,11 @@ impl ClaudeCode {
         let pieces = std::mem::take(&mut self.pieces);
         if let Some(rest) = words.strip_prefix(pieces.as_str()).filter(|_| !pieces.is_empty()) {
             let mut said = self.speech.piece(kind, rest);
-            said.extend(self.speech.pause_with(Some(line)));
+            said.extend(self.speech.end(line));
             said
         } else {
-            let mut said = self.speech.pause();
+            let in_vain = !pieces.is_empty();
+            let mut said = if in_vain { self.speech.give_up(&kind) } else { self.speech.pause() };
             said.extend(entry::words(&kind, words, Some(line)));
             said
         }

@@ -1,9 +1,13 @@
 //! Claude Code 2.1.329, as it was recorded.
 
+use session_core::event::{Event, NewEvent, Seq};
+use session_core::history::{Part, fold};
+
 use crate::agents::asking::Answer;
 use crate::agents::ending::{Stop, TurnEnd};
 use crate::agents::jsonl::ClaudeCode;
 use crate::agents::jsonl::protocol::{Heard, Protocol as _};
+use crate::agents::said::Said;
 use crate::agents::testing::{brief, id, resumed, turn};
 use crate::agents::turn::{Conversation, Turn};
 
@@ -52,13 +56,66 @@ fn what_comes_in_pieces_and_again_as_a_block_is_told_once() {
     }
     let told = brief(&said);
     let pieces: Vec<_> = told.iter().filter(|line| line.starts_with("message")).collect();
-    assert_eq!(pieces.len(), 6, "{pieces:#?}");
+    assert_eq!(pieces.len(), 7, "{pieces:#?}");
     assert_eq!(pieces[5], r#"message {"continues":true,"role":"assistant","text":"w5 ","unfinished":true}"#);
+    assert_eq!(pieces[6], r#"message {"continues":true,"role":"assistant","text":""}"#, "its original comes");
+    let original = |said: &Said| match said {
+        Said::Event { payload, .. } => payload.value().unwrap()["raw"]["message"]["id"].is_string(),
+        Said::Bound(_) | Said::Resumable | Said::Usage(_) | Said::Degraded(_) | Said::Progress(_) => false,
+    };
+    assert_eq!(said.iter().filter(|said| original(said)).count(), 2, "of the thought and of the message");
 
     let died: Vec<_> = recorded.lines().take(13).collect();
     let (told, end) = replay(ClaudeCode::new(begun(id)), &died.join("\n"), &Answer::Allow);
     assert_eq!(told.last().unwrap(), r#"message {"role":"assistant","text":"w0 w1 w2 "}"#);
     assert!(matches!(end, TurnEnd::Cut { .. }), "{end:?}");
+}
+
+#[test]
+fn what_broke_off_and_is_said_anew_does_not_count() {
+    let lines: Vec<_> = fixture!("claude_code/partial").lines().collect();
+    let at = |text: &str| lines.iter().position(|line| line.contains(text)).unwrap();
+    // After three words of the message the model is asked again; it answers by the word, or at once and otherwise.
+    let half = &lines[..at("w3 ")];
+    let retry =
+        r#"{"type":"system","subtype":"api_retry","attempt":1,"max_retries":10,"error":"overloaded"}"#;
+    let other = lines[at("w0 w1 w2")].replacen("w0 w1", "v0 v1", 1);
+    let streamed = [half, &[retry], &lines[at("message_start")..]].concat();
+    let at_once = [half, &[retry, &other], &lines[lines.len() - 1..]].concat();
+    for (lines, whole) in [(streamed, "w0 w1 w2 w3 w4 w5 "), (at_once, "v0 v1 w2 w3 w4 w5 ")] {
+        for takes_its_time in [false, true] {
+            let mut protocol = ClaudeCode::new(begun("00c88092-a0a7-4673-9d4b-fd9a7df5acf1"));
+            let mut told = Vec::new();
+            for line in &lines {
+                told.extend(protocol.hear(line).into_iter().filter_map(|heard| match heard {
+                    Heard::Said(said) => Some(said),
+                    Heard::Asks(..) | Heard::Withdraws(_) | Heard::Sends(_) | Heard::Over | Heard::Wrong => {
+                        None
+                    }
+                }));
+                told.extend(if takes_its_time { protocol.tell() } else { Vec::new() });
+            }
+            assert_eq!(messages(&told), [whole]);
+            let given_up = brief(&told).iter().filter(|line| line.contains("abandoned")).count();
+            assert_eq!(given_up, usize::from(takes_its_time), "what nobody was told needs no word");
+        }
+    }
+}
+
+/// What the agent said, as a reader of the log puts it together.
+fn messages(told: &[Said]) -> Vec<String> {
+    let (env, _) = session_core::testing::env();
+    let session = env.session_id();
+    let event = |(seq, said): (u64, &Said)| match said {
+        Said::Event { kind, payload } => {
+            let body = NewEvent { run: None, kind: kind.clone(), payload: payload.clone(), origin: None };
+            Some(Event { session, seq: Seq(seq), at: env.now(), body })
+        }
+        Said::Bound(_) | Said::Resumable | Said::Usage(_) | Said::Degraded(_) | Said::Progress(_) => None,
+    };
+    let events: Vec<_> = (1..).zip(told).filter_map(event).collect();
+    let parts = fold(&events).messages.into_iter().flat_map(|message| message.parts);
+    parts.filter_map(|part| if let Part::Text(text) = part { Some(text) } else { None }).collect()
 }
 
 #[test]
