@@ -49,10 +49,14 @@ impl Affinity {
     ///
     /// A conversation is carried on where its files are: by the runner, with the executor and in the directory to which the
     /// session is bound. Another executor is refused. A run that begins a new conversation from the session's log, and one
-    /// of a session that is not bound, demands what was asked for.
+    /// of a session that is not bound, demands what was asked for, but for the place: where a runner has the session's workspace
+    /// it is that one.
     pub fn of(session: &ManagedSession, wanted: &Self, spec: &RunSpec) -> Result<Self, Conflict> {
         let Some(binding) = session.binding.as_ref().filter(|_| !spec.is_from_history()) else {
-            return Ok(wanted.clone());
+            let workspace = &session.workspace;
+            let files = workspace.runner.filter(|_| workspace.removed_at.is_none());
+            let place = files.map_or_else(|| wanted.place.clone(), Place::Runner);
+            return Ok(Self { place, ..wanted.clone() });
         };
         if wanted.executor != binding.executor {
             return Err(Conflict::Executor {

@@ -29,6 +29,7 @@
 pub mod affinity;
 pub mod approval;
 pub mod approvals;
+pub mod asked;
 pub mod budget;
 pub mod context;
 pub mod correlation;

@@ -95,6 +95,8 @@ pub struct Wanted<'r> {
     pub sandbox: &'r SandboxRequest,
     /// Variables that were given by name.
     pub env: &'r [(String, String)],
+    /// The sandbox of the session that is there already: what is asked for is settled as that was, to be compared with it.
+    pub found: Option<&'r SandboxSpec>,
 }
 
 /// What a new session gets.

@@ -110,6 +110,10 @@ fn lists() -> Vec<(&'static str, SessionFilter)> {
     vec![
         ("list", all()),
         ("list of a principal", SessionFilter { principal: Some("a".parse().unwrap()), ..all() }),
+        (
+            "list of a key",
+            SessionFilter { principal: Some("a".parse().unwrap()), key: Some("k".parse().unwrap()), ..all() },
+        ),
         ("list of a label", SessionFilter { label: Some("a".parse().unwrap()), ..all() }),
         ("list of children", SessionFilter { parent: Some(cursor().id), ..all() }),
         ("list of busy ones", SessionFilter { busy: true, ..all() }),

@@ -106,6 +106,9 @@ pub(crate) fn list_query(filter: &SessionFilter, after: Option<Cursor>, limit: u
     if let Some(principal) = &filter.principal {
         with("s.principal = ", principal.as_str().into());
     }
+    if let Some(key) = &filter.key {
+        with("s.external_key = ", key.as_str().into());
+    }
     if let Some(label) = &filter.label {
         with("s.label = ", label.as_str().into());
     }
@@ -117,10 +120,14 @@ pub(crate) fn list_query(filter: &SessionFilter, after: Option<Cursor>, limit: u
         args.push(after.id.into());
         number(&mut text, ", ", &args, ")");
     }
+    if filter.key.is_some() {
+        // In the words of the index.
+        text.push_str(" AND s.external_key IS NOT NULL");
+    }
     if filter.with_workspace {
         text.push_str(" AND s.workspace_removed_at_ms IS NULL");
     }
-    if filter.live {
+    if filter.live || filter.key.is_some() {
         text.push_str(" AND s.state <> 'terminated'");
     }
     args.push(limit.into());

@@ -78,7 +78,7 @@ impl Operations {
         base_env: Vec<(String, String)>,
     ) -> Outcome<SandboxSpec> {
         let touched = project.map(|project| (project, InPlace::Yes));
-        let settled = self.settle(None, &SandboxWire::default(), touched, base_env, &[]);
+        let settled = self.settle(self.settling(), None, &SandboxWire::default(), touched, base_env, &[]);
         Ok(settled.map_err(scope::refused)?.sandbox)
     }
 }

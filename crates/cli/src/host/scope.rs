@@ -27,11 +27,36 @@ pub(super) struct Settled {
     pub(super) base_env: Vec<(String, String)>,
 }
 
+/// Who looks at a session's directories.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Settling {
+    /// This host, when the session is made.
+    Here,
+    /// The runner that opens it first. It has tools and an environment of its own.
+    AtRunner,
+}
+
+impl Settling {
+    /// Who did so, or will, for a session that is there.
+    pub(super) fn of(sandbox: &SandboxSpec) -> Self {
+        if sandbox.pending.is_some() { Self::AtRunner } else { Self::Here }
+    }
+}
+
 impl Operations {
-    /// What a new session gets: settled here, or by its runner where any runner may execute it. That one has tools and an
-    /// environment of its own, and `base_env` is then what the caller named alone.
+    /// Who does so for a new session.
+    pub(super) fn settling(&self) -> Settling {
+        match self.place() {
+            Place::Anywhere => Settling::AtRunner,
+            Place::Runner(_) | Place::Hostname(_) => Settling::Here,
+        }
+    }
+
+    /// What a session gets, new or to be compared with one that is there. Where its runner settles it, `base_env` is what the
+    /// caller named alone.
     pub(super) fn settle(
         &self,
+        settling: Settling,
         parent: Option<&SandboxSpec>,
         wire: &SandboxWire,
         project: Option<(Utf8PathBuf, InPlace)>,
@@ -39,11 +64,9 @@ impl Operations {
         env: &[(String, String)],
     ) -> Result<Settled, ScopeError> {
         let config = &self.config().sandbox;
-        match self.place() {
-            Place::Anywhere => Ok(Settled { sandbox: named(config, parent, wire, project)?, base_env }),
-            Place::Runner(_) | Place::Hostname(_) => {
-                settled(config, parent, wire, self.data_dir(), project, base_env, env)
-            }
+        match settling {
+            Settling::AtRunner => Ok(Settled { sandbox: named(config, parent, wire, project)?, base_env }),
+            Settling::Here => settled(config, parent, wire, self.data_dir(), project, base_env, env),
         }
     }
 }

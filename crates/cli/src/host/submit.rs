@@ -2,13 +2,13 @@
 
 use camino::Utf8PathBuf;
 use jiff::SignedDuration;
-use session_core::affinity::Place;
+use session_core::asked::Asked;
 use session_core::budget::{Account, Budget, Usage};
 use session_core::error::StoreError;
 use session_core::event::{Payload, PayloadError};
 use session_core::family::Parent;
 use session_core::names::{AgentKey, ExecutorType, ExternalKey, Label, Principal, ToolName};
-use session_core::ports::{RunStore as _, SessionStore as _};
+use session_core::ports::{Page, RunStore as _, SessionFilter, SessionStore as _};
 use session_core::run::RunSpec;
 use session_core::sandbox::SandboxLevel;
 use session_core::session::NewSession;
@@ -20,9 +20,10 @@ use session_runner::workspace::environment::check_variable;
 
 use super::operations::{Operations, bad_name};
 use super::protocol::{
-    BudgetWire, Enqueued, NewSessionWire, Reply, SandboxWire, SessionWire, Submit, TaskWire, TurnWire,
+    BudgetWire, Enqueued, Inherited, NewSessionWire, Reply, SandboxWire, SessionWire, Submit, TaskWire,
+    TurnWire,
 };
-use super::scope;
+use super::scope::{self, Settling};
 use crate::failure::{Failure, Kind, Outcome};
 
 /// What an agent is asked that is asked for nothing in particular.
@@ -40,7 +41,6 @@ impl Operations {
     /// Enqueues tasks.
     pub(super) async fn submit(&self, submit: Submit) -> Outcome<Reply> {
         let principal = Principal::new(&submit.principal).map_err(bad_name)?;
-        let mut place = self.place();
         let mut tasks = Vec::with_capacity(submit.tasks.len());
         let mut unconfined = Vec::with_capacity(submit.tasks.len());
         let alone = submit.tasks.len() == 1 && submit.tasks[0].name.is_none();
@@ -54,14 +54,10 @@ impl Operations {
                 Failure { message: format!("{field}: {}", failure.message), ..failure }
             };
             let (task, session) = self.task(wire, &principal).await.map_err(named)?;
-            // A further run goes where the session's workspace lies.
-            if let Some(runner) = session.as_ref().and_then(|session| session.workspace.runner) {
-                place = Place::Runner(runner);
-            }
             unconfined.push(level(&task, session.as_ref()) == SandboxLevel::Off);
             tasks.push(task);
         }
-        let submission = Submission { principal, place, at_once: submit.at_once, tasks };
+        let submission = Submission { principal, place: self.place(), at_once: submit.at_once, tasks };
         let runs = self.coordinator().submit(submission).await?;
         let enqueued = runs.iter().zip(unconfined);
         let enqueued =
@@ -83,8 +79,7 @@ impl Operations {
             claim_within,
             priority,
         } = wire;
-        let anywhere = self.place() == Place::Anywhere;
-        let mut given = Variables { base: base_env.clone().given(anywhere), named: env };
+        let mut given = Variables { base: Vec::new(), named: env };
         for (name, value) in &given.named {
             check_variable(name, value).map_err(|error| Failure::of(Kind::Usage, &error))?;
         }
@@ -104,11 +99,14 @@ impl Operations {
             };
         match session {
             SessionWire::New(new) => {
-                let session = TaskSession::New(self.new_session(principal, &new, &mut given).await?);
+                let settling = self.settling();
+                given.base = base_env.given(settling == Settling::AtRunner);
+                let session =
+                    TaskSession::New(self.new_session(principal, &new, settling, &mut given).await?);
                 Ok((task(session, first(executor, turn, given)?), None))
             }
             SessionWire::Keyed { key, new } => {
-                let session = self.keyed(principal, &key, &new, &mut given).await?;
+                let session = self.keyed(principal, &key, &new, base_env, &mut given).await?;
                 can_take_a_turn(&session)?;
                 let place = TaskSession::Existing(session.id);
                 Ok((task(place, first(executor, turn, given)?), Some(session)))
@@ -139,15 +137,28 @@ impl Operations {
         principal: &Principal,
         key: &str,
         wire: &NewSessionWire,
+        base_env: Inherited,
         given: &mut Variables,
     ) -> Outcome<ManagedSession> {
         let key = ExternalKey::new(key).map_err(bad_name)?;
+        // It may be from a time when this host settled for itself, or did not.
+        let bearer = self.bearer(principal, &key).await?;
+        let settling = bearer.map_or_else(|| self.settling(), |session| Settling::of(&session.sandbox));
+        given.base = base_env.given(settling == Settling::AtRunner);
         let Draft { label, agent, kind, project, sandbox, metadata, budget, parent } =
-            self.new_session(principal, wire, given).await?;
-        let id = self.session_id();
-        let asked = (label.clone(), kind, project.clone(), sandbox.clone(), metadata.clone(), budget);
+            self.new_session(principal, wire, settling, given).await?;
+        let real = project.as_ref().filter(|_| settling == Settling::Here);
+        let real = real.and_then(|project| project.canonicalize_utf8().ok()).or_else(|| project.clone());
+        let asked = Asked {
+            budget: (wire.budget != BudgetWire::default()).then_some(budget),
+            label: label.clone(),
+            sandbox: (wire.sandbox != SandboxWire::default()).then(|| sandbox.clone()),
+            metadata: (wire.metadata != "{}").then(|| metadata.clone()),
+            parent: parent.map(|parent| parent.session),
+            workspace: Some((kind, real)),
+        };
         let new = NewSession {
-            id,
+            id: self.session_id(),
             principal: principal.clone(),
             label,
             agent,
@@ -160,35 +171,30 @@ impl Operations {
             key: Some(key.clone()),
         };
         let found = self.store().open_key(new, self.now()).await?;
-        if found.created {
-            return Ok(found.session);
-        }
-        let (session, (label, kind, project, sandbox, metadata, budget)) = (&found.session, asked);
-        let mut differs = Vec::new();
-        let mut differ = |is_so: bool, what: &'static str| differs.extend(is_so.then_some(what));
-        differ(wire.budget != BudgetWire::default() && budget != session.budget, "limits");
-        differ(label.is_some() && label != session.label, "a label");
-        // Which repository it was is nothing that was asked for.
-        let sandbox = SandboxSpec { repository: session.sandbox.repository.clone(), ..sandbox };
-        differ(wire.sandbox != SandboxWire::default() && sandbox != session.sandbox, "a sandbox");
-        differ(wire.metadata != "{}" && metadata != session.metadata, "metadata");
-        differ(parent.is_some_and(|parent| Some(parent.session) != session.parent), "a parent");
-        differ((kind, &project) != (session.workspace.kind, &session.workspace.project), "a workspace");
+        let differs = if found.created { Vec::new() } else { asked.differs(&found.session) };
         if differs.is_empty() {
             return Ok(found.session);
         }
         let message = format!(
             "session {} bears the key {key} already, with {} of its own",
-            session.id,
+            found.session.id,
             differs.join(", ")
         );
         Err(Failure::new(Kind::Conflict, message)
             .hint("leave them out; `roomette budget set` and `roomette label` change what can be changed"))
     }
 
+    /// The session that bears this key now.
+    async fn bearer(&self, principal: &Principal, key: &ExternalKey) -> Outcome<Option<ManagedSession>> {
+        let (principal, key) = (Some(principal.clone()), Some(key.clone()));
+        let filter = SessionFilter { principal, key, ..SessionFilter::default() };
+        let found = self.store().list(&filter, &Page::first(1)).await?;
+        Ok(found.items.into_iter().next().map(|item| item.session))
+    }
+
     /// What a session gets about whose sandbox nobody said anything.
     pub(super) fn default_sandbox(&self) -> Outcome<SandboxSpec> {
-        let settled = self.settle(None, &SandboxWire::default(), None, Vec::new(), &[]);
+        let settled = self.settle(self.settling(), None, &SandboxWire::default(), None, Vec::new(), &[]);
         Ok(settled.map_err(scope::refused)?.sandbox)
     }
 
@@ -204,6 +210,7 @@ impl Operations {
         &self,
         principal: &Principal,
         wire: &NewSessionWire,
+        settling: Settling,
         given: &mut Variables,
     ) -> Outcome<Draft> {
         let limits = &self.config().limits;
@@ -218,7 +225,7 @@ impl Operations {
         let base = std::mem::take(&mut given.base);
         let touched = project.clone().map(|project| (project, in_place));
         let of_parent = parent.as_ref().map(|parent| &parent.sandbox);
-        let settled = self.settle(of_parent, &wire.sandbox, touched, base, &given.named);
+        let settled = self.settle(settling, of_parent, &wire.sandbox, touched, base, &given.named);
         let settled = settled.map_err(scope::refused)?;
         given.base = settled.base_env;
         Ok(Draft {

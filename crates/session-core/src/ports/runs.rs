@@ -22,8 +22,8 @@ pub trait RunStore: Send + Sync {
     /// A run of an existing session, also of one that is found by its key, uses that session: `idle` becomes `active`,
     /// and `active_at` is now. A `suspended` one stays so: whoever claims the run brings it back to work. The first run
     /// of a session is its `start`, each later one a `resume`. `Busy` if it has a run that is not over,
-    /// `UnknownSession` if there is none, `Transition` if it is terminated. Of a session that is bound it demands what
-    /// [`Affinity::of`] says: `Conflict::Executor` if that is another executor. `Conflict::Dependencies` if `after` does
+    /// `UnknownSession` if there is none, `Transition` if it is terminated. It demands what [`Affinity::of`] says, wherever
+    /// it was to go: `Conflict::Executor` if that is another executor. `Conflict::Dependencies` if `after` does
     /// not name earlier runs of the same batch; one that is named twice counts once. `Conflict::Exists` if an id, or
     /// the key of a new session, is taken; `Conflict::NotDue` if a run delivers what is not due to its session. Wakes
     /// `Topic::Queue`.

@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use crate::error::StoreResult;
 use crate::event::{Event, Payload, Seq};
 use crate::ids::{SessionId, SessionRef};
-use crate::names::{Label, Principal};
+use crate::names::{ExternalKey, Label, Principal};
 use crate::ports::{Sweep, Swept};
 use crate::session::{Keyed, ManagedSession, NewSession, OpenSession, Opened, SessionSummary};
 use crate::state::Trigger;
@@ -128,6 +128,8 @@ pub const STAMP_EVERY: SignedDuration = SignedDuration::from_secs(60);
 pub struct SessionFilter {
     /// Only this owner's.
     pub principal: Option<Principal>,
+    /// Only the live one of each owner that bears this key.
+    pub key: Option<ExternalKey>,
     /// Only those with this label.
     pub label: Option<Label>,
     /// Only children of this session.

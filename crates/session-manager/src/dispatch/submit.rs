@@ -21,7 +21,7 @@ use crate::crew::{self, CrewError, Node};
 pub struct Submission {
     /// Whose sessions they are.
     pub principal: Principal,
-    /// Where they are executed.
+    /// Where they are executed, but for those of a session whose files are somewhere already.
     pub place: Place,
     /// How many of them may be in flight at once; `None` for as many as the runner takes.
     pub at_once: Option<u32>,
@@ -49,8 +49,8 @@ pub struct Task {
     pub env: Vec<(String, String)>,
     /// The longest wall time.
     pub timeout: Option<SignedDuration>,
-    /// For how long it waits for a runner that may take it. Without it a further run of a session waits as long as the
-    /// settings say, and a first one as long as it takes.
+    /// For how long it waits for a runner that may take it. Without it a further run of a session, and one of a session with a
+    /// key, waits as long as the settings say, and the first one of a new session as long as it takes.
     pub claim_within: Option<SignedDuration>,
     /// Higher ones first.
     pub priority: i32,
@@ -135,7 +135,8 @@ pub(super) fn plan(
     let mut planned = Planned { batch: Vec::with_capacity(order.len()), crew, tasks: Vec::new() };
     for placed in order {
         if let Some(task) = tasks[placed.task].take() {
-            let further = matches!(task.session, TaskSession::Existing(_));
+            // One that is found by its key goes where its files are, as a further one.
+            let further = matches!(task.session, TaskSession::Existing(_) | TaskSession::Keyed(..));
             let within = task.claim_within.or(resume_within.filter(|_| further));
             let claim_by = claim_by(within, env.now());
             planned.batch.push(NewRun { claim_by, ..new_run(task, placed.after, &principal, &place, env) });
@@ -344,8 +345,13 @@ mod tests {
         let (env, _) = testing::env();
         let further = || Task { session: TaskSession::Existing(env.session_id()), ..task("t", &[]) };
         let given = |task| Task { claim_within: Some(SignedDuration::from_secs(5)), ..task };
+        let keyed = || {
+            let TaskSession::New(draft) = task("t", &[]).session else { unreachable!() };
+            Task { session: TaskSession::Keyed("k".parse().unwrap(), draft), ..task("t", &[]) }
+        };
         for (task, expected) in [
             (task("t", &[]), None),
+            (keyed(), Some(60)),
             (further(), Some(60)),
             (given(task("t", &[])), Some(5)),
             (given(further()), Some(5)),

@@ -20,7 +20,7 @@ use crate::world::{World, at_once};
 pub(crate) fn unfinished(world: &World) -> Option<String> {
     let now = Snapshot::whole(&world.store);
     if let Some(run) = now.runs.values().find(|run| !run.state.phase().is_ended()) {
-        return Some(format!("{} is {:?}", run.id, run.state));
+        return Some(format!("{run:?}"));
     }
     // One that was stopped is told of nothing until it is used again.
     if let Some(parent) = at_once(world.store.callbacks_due(1)).unwrap().first() {

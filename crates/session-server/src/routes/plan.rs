@@ -4,10 +4,12 @@ use jiff::SignedDuration;
 use session_api::runs::{Ask, CreateRun, RunType};
 use session_api::{Code, Problem};
 use session_core::affinity::Place;
+use session_core::asked::Asked;
 use session_core::budget::{Budget, Resource, Usage, share_of};
 use session_core::event::Payload;
 use session_core::family::Parent;
-use session_core::names::{ExecutorType, ExternalKey, ToolName};
+use session_core::names::{ExecutorType, ExternalKey, Principal, ToolName};
+use session_core::ports::{Page, SessionFilter};
 use session_core::run::RunSpec;
 use session_core::token::Verb;
 use session_core::turn::{Asking, Permissions, Turn};
@@ -58,6 +60,7 @@ async fn start(state: &State, caller: &Caller, request: CreateRun) -> Result<Sub
     let named: Vec<_> = request.env.clone().into_iter().collect();
     state.host().check_env(&named)?;
     let asked = request.sandbox.clone().unwrap_or_default();
+    let found = bearer(state, &principal, key.as_ref()).await?;
     let wanted = Wanted {
         principal: &principal,
         parent: parent.as_ref().map(|parent| &parent.sandbox),
@@ -65,6 +68,7 @@ async fn start(state: &State, caller: &Caller, request: CreateRun) -> Result<Sub
         project: project.as_deref().map(camino::Utf8Path::as_str),
         sandbox: &asked,
         env: &named,
+        found: found.as_ref().map(|session| &session.sandbox),
     };
     let Settled { sandbox, base_env } = state.host().settle(wanted).await?;
     let draft = Draft {
@@ -88,9 +92,13 @@ async fn start(state: &State, caller: &Caller, request: CreateRun) -> Result<Sub
         }
         None => ExecutorType::command(),
     };
-    let session = match key {
-        Some(key) => TaskSession::Keyed(key, draft),
-        None => TaskSession::New(draft),
+    let session = match (key, found) {
+        (Some(_), Some(found)) => {
+            must_be_as_asked(&request, &draft, &found)?;
+            TaskSession::Existing(found.id)
+        }
+        (Some(key), None) => TaskSession::Keyed(key, draft),
+        (None, _) => TaskSession::New(draft),
     };
     let spec = RunSpec {
         argv: request.argv.clone(),
@@ -99,6 +107,39 @@ async fn start(state: &State, caller: &Caller, request: CreateRun) -> Result<Sub
         turn: turn(&request)?,
     };
     submitted(principal, state.host().place(), &request, session, executor, spec)
+}
+
+/// The session that bears this key now, where there is a key.
+async fn bearer(
+    state: &State,
+    principal: &Principal,
+    key: Option<&ExternalKey>,
+) -> Result<Option<ManagedSession>, Refusal> {
+    let Some(key) = key else { return Ok(None) };
+    let (principal, key) = (Some(principal.clone()), Some(key.clone()));
+    let filter = SessionFilter { principal, key, ..SessionFilter::default() };
+    let found = state.coordinator().store().list(&filter, &Page::first(1)).await?;
+    Ok(found.items.into_iter().next().map(|item| item.session))
+}
+
+/// A session that is found by its key is what it was made as: who asks for something else is refused.
+fn must_be_as_asked(request: &CreateRun, draft: &Draft, found: &ManagedSession) -> Result<(), Refusal> {
+    let workspace = request.workspace.is_some() || request.project_dir.is_some();
+    let asked = Asked {
+        budget: request.budget.is_some().then_some(draft.budget),
+        label: draft.label.clone(),
+        sandbox: request.sandbox.is_some().then(|| draft.sandbox.clone()),
+        metadata: request.metadata.is_some().then(|| draft.metadata.clone()),
+        parent: draft.parent.map(|parent| parent.session),
+        workspace: workspace.then(|| (draft.kind, draft.project.clone())),
+    };
+    let differs = asked.differs(found);
+    if differs.is_empty() {
+        return Ok(());
+    }
+    let detail =
+        format!("session {} bears this key already, with {} of its own", found.id, differs.join(", "));
+    Err(Refusal(Problem::new(Code::Exists, detail).at("key")))
 }
 
 /// The session that is to start the new one, if one is.
@@ -135,8 +176,8 @@ async fn resume(state: &State, caller: &Caller, request: CreateRun) -> Result<Su
         (None, None, Some(run)) => run.affinity.executor.clone(),
         (None, None, None) => ExecutorType::command(),
     };
-    let place = session.workspace.runner.map_or_else(|| state.host().place(), Place::Runner);
     let spec = again(state, last, &executor, &request)?;
+    let place = state.host().place();
     submitted(session.principal, place, &request, TaskSession::Existing(id), executor, spec)
 }
 
@@ -202,7 +243,7 @@ fn of_new_sessions_only(request: &CreateRun) -> Result<(), Refusal> {
 }
 
 fn submitted(
-    principal: session_core::names::Principal,
+    principal: Principal,
     place: Place,
     request: &CreateRun,
     session: TaskSession,

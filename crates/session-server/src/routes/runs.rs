@@ -102,6 +102,11 @@ pub(super) async fn list(
             None => store.runs(session.id, limit + 1).await?,
             Some(before) => store.runs_before(session.id, before, limit + 1).await?,
         };
+        if let Some(before) = before.filter(|_| runs.is_empty()) {
+            // The end of the list, or no place in it: whose run it is otherwise is nobody's business here.
+            let last = store.run(before).await?.filter(|run| run.session == session.id);
+            last.ok_or_else(|| Refusal::invalid("cursor", "is none of this list: take `next` of a page"))?;
+        }
         let more = runs.len() > limit as usize;
         runs.truncate(limit as usize);
         let next = runs.last().filter(|_| more).map(|run| run.id.to_string());

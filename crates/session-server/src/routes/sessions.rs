@@ -39,6 +39,7 @@ pub(super) async fn list(
         return Ok(Json(SessionPage { items: Vec::new(), next: None }));
     }
     let filter = SessionFilter {
+        key: None,
         principal: person.listed(wanted),
         label: optional("label", query.label.as_deref())?,
         parent: optional("parent", query.parent.as_deref())?,

@@ -71,12 +71,20 @@ async fn a_further_run_takes_what_the_last_one_had() {
     let newest = world.get(&alice, &path).await.is(200);
     let oldest = world.get(&alice, &format!("{path}&cursor={}", newest.text("/next"))).await.is(200);
     assert_eq!((oldest.text("/items/0/id"), &oldest.body["next"]), (made.text("/run_id"), &Value::Null));
-    world.get(&alice, &format!("{path}&cursor=x")).await.refused(422, "invalid");
+    let (_, elsewhere) = world.start(&alice).await;
+    let (_, foreign) = world.start(&world.token("bob", "run").await).await;
+    for cursor in ["x", &format!("run_{}", "1".repeat(32)), &elsewhere, &foreign] {
+        let refused = world.get(&alice, &format!("{path}&cursor={cursor}")).await;
+        assert_eq!(refused.refused(422, "invalid").as_deref(), Some("cursor"), "{cursor}");
+    }
+    let behind = world.get(&alice, &format!("{path}&cursor={}", made.text("/run_id"))).await.is(200);
+    assert_eq!(behind.body, json!({"items": []}), "it ends with the oldest");
     let runs = world.get(&alice, &format!("/v1/runs?session_id={session}")).await.is(200);
     let ids: Vec<_> = runs.body["items"].as_array().unwrap().iter().map(|run| run["id"].clone()).collect();
     assert_eq!(ids, [again.body["run_id"].clone(), made.body["run_id"].clone()]);
     let last = world.get(&alice, "/v1/runs").await.is(200);
-    assert_eq!(last.body["items"][0]["id"], again.body["run_id"]);
+    let last: Vec<_> = last.body["items"].as_array().unwrap().iter().map(|run| &run["id"]).collect();
+    assert!(last.contains(&&again.body["run_id"]), "{last:?}");
 }
 
 #[tokio::test]
@@ -93,6 +101,46 @@ async fn a_key_finds_its_session_and_an_agent_is_asked() {
     let session = world.get(&alice, &format!("/v1/sessions/{}", made.text("/session_id"))).await.is(200);
     assert_eq!(session.text("/key"), "ticket:42");
     world.post(&alice, "/v1/runs", &body).await.refused(409, "busy");
+}
+
+#[tokio::test]
+async fn what_the_session_of_a_key_is_not_is_refused() {
+    let world = World::new();
+    let alice = world.token("alice", "run read control").await;
+    let bare = json!({"type": "start", "argv": ["true"], "key": "ticket:42"});
+    let with = |more: Value| {
+        let mut body = bare.clone();
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body
+    };
+    let whole = with(json!({
+        "label": "nightly", "budget": {"tokens": 1000}, "metadata": {"a": 1}, "workspace": "scratch",
+    }));
+    let mut sessions = Vec::new();
+    for body in [&whole, &whole, &bare] {
+        let session = world.post(&alice, "/v1/runs", body).await.is(201).text("/session_id");
+        world.post(&alice, &format!("/v1/sessions/{session}/stop"), &json!({"mode": "kill"})).await.is(200);
+        sessions.push(session);
+    }
+    sessions.dedup();
+    assert_eq!(sessions.len(), 1);
+    for (other, word) in [
+        (json!({"label": "daily"}), "a label"),
+        (json!({"budget": {"tokens": 5}}), "limits"),
+        (json!({"metadata": {"a": 2}}), "metadata"),
+        (json!({"workspace": "in-place", "project_dir": "/srv"}), "a workspace"),
+        (json!({"project_dir": "/srv"}), "a workspace"),
+        (json!({"parent_session_id": sessions[0]}), "a parent"),
+    ] {
+        let refused = world.post(&alice, "/v1/runs", &with(other)).await;
+        assert_eq!(refused.refused(409, "exists").as_deref(), Some("key"));
+        let detail = refused.text("/detail");
+        assert!(detail.contains(&sessions[0]) && detail.contains(word), "{detail}");
+    }
+    // Another owner's key is another one.
+    let bob = world.token("bob", "run read").await;
+    let other = world.post(&bob, "/v1/runs", &with(json!({"label": "daily"}))).await.is(201);
+    assert_ne!(other.text("/session_id"), sessions[0]);
 }
 
 #[tokio::test]

@@ -84,7 +84,7 @@ impl Grounds {
         // A server is executed here, where its bridge is.
         let base = base.given(false);
         let in_place = project.clone().map(|project| (project, InPlace::Yes));
-        let settled = operations.settle(None, &wire, in_place, base, &server.env);
+        let settled = operations.settle(operations.settling(), None, &wire, in_place, base, &server.env);
         let Settled { sandbox, base_env } = settled.map_err(|error| refused(&error))?;
         let kind = if project.is_some() { WorkspaceKind::InPlace } else { WorkspaceKind::Scratch };
         Ok(Given { kind, project, sandbox, base_env })

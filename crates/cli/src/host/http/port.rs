@@ -51,10 +51,11 @@ impl Host for Port {
             let own = context.host_environment().pairs().to_vec();
             (Inherited { own, named: Vec::new() }, [].as_slice())
         };
-        let base_env = base_env.given(self.place() == Place::Anywhere);
+        let settling = wanted.found.map_or_else(|| self.operations.settling(), scope::Settling::of);
+        let base_env = base_env.given(settling == scope::Settling::AtRunner);
         let in_place = if wanted.kind == WorkspaceKind::InPlace { InPlace::Yes } else { InPlace::No };
         let project = wanted.project.map(|project| (Utf8PathBuf::from(project), in_place));
-        let settled = self.operations.settle(wanted.parent, &wire, project, base_env, named);
+        let settled = self.operations.settle(settling, wanted.parent, &wire, project, base_env, named);
         let scope::Settled { sandbox, base_env } = settled.map_err(|error| unsettled(&error))?;
         Ok(Settled { sandbox, base_env })
     }
@@ -171,6 +172,7 @@ mod tests {
             project,
             sandbox: asked,
             env: &[],
+            found: None,
         };
         only_within(config, &wire(asked).unwrap(), &wanted).err().map(|error| error.field)
     }

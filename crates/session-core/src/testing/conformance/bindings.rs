@@ -12,7 +12,7 @@ use crate::ids::{RunId, SessionId};
 use crate::names::ExecutorType;
 use crate::ports::{NewRun, RunOf};
 use crate::record;
-use crate::run::{Run, RunPhase, RunSpec};
+use crate::run::{Run, RunPhase, RunSpec, StopMode};
 use crate::session::{Binding, NewSession};
 use crate::turn::Turn;
 
@@ -102,13 +102,14 @@ pub async fn nothing_is_resumable_that_is_not_bound(f: &Fixture) {
     assert_eq!(f.snapshot(run.session).await, before);
 }
 
-/// A run that begins from the session's log binds it anew, also elsewhere and to another executor, and only once; the
-/// runs after it are bound to that.
+/// A run that begins from the session's log binds it anew, also elsewhere, where its workspace is gone, and to another
+/// executor, and only once; the runs after it are bound to that.
 pub async fn a_conversation_from_history_replaces_an_earlier_one_once(f: &Fixture) {
     let (runner, codex) = (f.new_runner(), "codex".parse::<ExecutorType>().unwrap());
     let session = bound(f, &runner, "one").await.session;
     let other =
         RunnerProfile { executors: vec![codex.clone()], hostname: "two".parse().unwrap(), ..f.new_runner() };
+    f.store.workspace_removed(session, f.now()).await.unwrap();
     let mut new = from_history(f, session);
     new.affinity.executor = codex.clone();
     let run = started(f, new, &other).await;
@@ -139,6 +140,7 @@ pub async fn a_conversation_from_history_replaces_an_earlier_one_once(f: &Fixtur
     refuse(&further, &["one", "three"]).await;
     f.complete(further.fence()).await;
     // And once more, by yet another run.
+    f.store.workspace_removed(session, f.now()).await.unwrap();
     let last = started(f, from_history(f, session), &runner).await;
     f.store.bind(last.fence(), Fixture::binding(&runner, "one"), f.now()).await.unwrap();
     assert_eq!(binding(f, session).await, Some(Fixture::binding(&runner, "one")));
@@ -179,7 +181,7 @@ pub async fn one_of_many_concurrent_bindings_wins(f: &Fixture) {
 }
 
 /// A further run of a session that is bound demands the runner, the executor and the directory of its conversation,
-/// whatever was asked for; before that, and when it begins from the log, what was asked for counts.
+/// whatever was asked for; when it begins from the log, the runner alone.
 pub async fn a_further_run_goes_where_its_conversation_is(f: &Fixture) {
     let (runner, other) = (f.new_runner(), f.new_runner());
     let wanted =
@@ -208,8 +210,37 @@ pub async fn a_further_run_goes_where_its_conversation_is(f: &Fixture) {
     }
     let anywhere = NewRun { affinity: wanted(Place::Anywhere), ..from_history(f, session) };
     let [run] = f.enqueue([anywhere]).await;
-    assert_eq!(run.affinity, wanted(Place::Anywhere));
-    assert_eq!(f.claim(&other).await.unwrap().run.id, run.id);
+    assert_eq!(run.affinity, wanted(Place::Runner(runner.id)));
+    assert_eq!(f.claim(&other).await, None, "it has none of the session's files");
+    assert_eq!(f.claim(&runner).await.unwrap().run.id, run.id);
+}
+
+/// A further run of a session that is not bound goes where its workspace is, whatever was asked for, also by its key and
+/// beside others; before there is one, and once it is removed, what was asked for counts.
+pub async fn a_further_run_goes_where_its_workspace_is(f: &Fixture) {
+    let (runner, other) = (f.new_runner(), f.new_runner());
+    let to = |place, run: NewRun| NewRun { affinity: Affinity { place, ..run.affinity.clone() }, ..run };
+    let keyed = |key: &str| {
+        let new = NewSession { key: Some(key.parse().unwrap()), ..f.new_session() };
+        NewRun { of: RunOf::Keyed(Box::new(new)), ..f.new_run() }
+    };
+    let first = started(f, keyed("ticket 7"), &runner).await;
+    f.complete(first.fence()).await;
+    let second = started(f, f.new_run(), &other).await;
+    f.complete(second.fence()).await;
+    for place in [Place::Anywhere, Place::Runner(other.id), Place::Hostname("elsewhere".parse().unwrap())] {
+        let batch = [keyed("ticket 7"), f.resume(second.session), f.new_run()];
+        let runs = f.enqueue(batch.map(|run| to(place.clone(), run))).await;
+        let places = runs.each_ref().map(|run| run.affinity.place.clone());
+        assert_eq!(places, [Place::Runner(runner.id), Place::Runner(other.id), place]);
+        assert_eq!(runs[0].session, first.session);
+        for run in runs {
+            f.store.request_stop(run.id, StopMode::Kill, f.now()).await.unwrap();
+        }
+    }
+    f.store.workspace_removed(first.session, f.now()).await.unwrap();
+    let anew = started(f, to(Place::Runner(other.id), keyed("ticket 7")), &other).await;
+    assert_eq!((anew.session, anew.affinity.place), (first.session, Place::Runner(other.id)));
 }
 
 /// The same for a session that is found by its key; one that is made gets what was asked for.

@@ -146,6 +146,8 @@ pub async fn every_filter_leaves_out_what_it_should(f: &Fixture) {
         (SessionFilter { principal: Some("bob".parse().unwrap()), ..none.clone() }, vec![all, over, parent]),
         (SessionFilter { principal: Some("nobody".parse().unwrap()), ..none.clone() }, vec![]),
         (labelled, vec![all, removed]),
+        (SessionFilter { key: Some("ticket 7".parse().unwrap()), ..none.clone() }, vec![all]),
+        (SessionFilter { key: Some("ticket".parse().unwrap()), ..none.clone() }, vec![]),
         (SessionFilter { parent: Some(parent), ..none.clone() }, vec![all, over]),
         (SessionFilter { parent: Some(busy), ..none.clone() }, vec![]),
         (SessionFilter { busy: true, ..none.clone() }, vec![all, busy]),
@@ -159,6 +161,7 @@ pub async fn every_filter_leaves_out_what_it_should(f: &Fixture) {
     }
     let every = SessionFilter {
         principal: Some("bob".parse().unwrap()),
+        key: Some("ticket 7".parse().unwrap()),
         label: Some(label),
         parent: Some(parent),
         busy: true,
@@ -182,7 +185,8 @@ async fn filtered_sessions(f: &Fixture) -> (SessionId, SessionId, SessionId, Ses
     let removed = create(NewSession { label: label.clone(), ..f.new_session() }).await;
     let child = NewSession { principal: bob, parent: Some(Parent::new(parent)), ..f.new_session() };
     let over = create(child.clone()).await;
-    let all = create(NewSession { id: f.env.session_id(), label, ..child }).await;
+    let key = Some("ticket 7".parse().unwrap());
+    let all = create(NewSession { id: f.env.session_id(), key, label, ..child }).await;
 
     // One that is pending and one in flight are busy; one whose run is over is not.
     let runner = f.new_runner();

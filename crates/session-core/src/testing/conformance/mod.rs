@@ -170,6 +170,7 @@ macro_rules! conformance_cases {
             a_conversation_that_begins_anew_under_the_same_id_is_another
             one_of_many_concurrent_bindings_wins
             a_further_run_goes_where_its_conversation_is
+            a_further_run_goes_where_its_workspace_is
             a_session_that_is_found_by_its_key_is_no_exception
             another_executor_is_refused_unless_it_begins_from_history
         }

@@ -219,13 +219,14 @@ impl Data {
     }
 
     fn shows(&self, filter: &SessionFilter, session: &ManagedSession) -> bool {
-        let SessionFilter { principal, label, parent, busy, with_workspace, live } = filter;
+        let SessionFilter { principal, key, label, parent, busy, with_workspace, live } = filter;
         principal.as_ref().is_none_or(|principal| session.principal == *principal)
+            && key.as_ref().is_none_or(|key| session.key.as_ref() == Some(key))
             && label.as_ref().is_none_or(|label| session.label.as_ref() == Some(label))
             && parent.is_none_or(|parent| session.parent == Some(parent))
             && (!busy || self.run_not_over(session.id).is_some())
             && (!with_workspace || session.workspace.removed_at.is_none())
-            && (!live || !session.state.is_terminated())
+            && (!(*live || key.is_some()) || !session.state.is_terminated())
     }
 
     fn summary(&self, session: &ManagedSession) -> SessionSummary {
