@@ -210,6 +210,9 @@ pub struct ResultView {
     /// The last thing that its agent said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
+    /// It is longer than is told here: `text` is the end of it, and the log has all.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub text_cut: bool,
 }
 
 /// Where a session can be resumed.

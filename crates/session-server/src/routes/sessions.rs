@@ -171,38 +171,49 @@ pub(super) async fn result(
     let summary = summary(&state, seen(&state, &caller, id).await?).await?;
     let run = summary.last_run.ok_or_else(|| Refusal::unknown("run in session", id))?;
     let over = run.state.phase().is_ended();
-    let (result, text) = if over { outcome(&state, &run).await? } else { (None, None) };
+    let Found { result, last } = if over { outcome(&state, &run).await? } else { Found::default() };
+    let text_cut = last.is_cut();
     Ok(Json(ResultView {
         session_id: id.to_string(),
         over,
         run: RunView::from(&run),
         result: result.and_then(|result| RawValue::from_string(result.as_str().into()).ok()),
-        text,
+        text: last.text(),
+        text_cut,
     }))
 }
 
+/// What the log has of the end of a run.
+#[derive(Default)]
+struct Found {
+    /// What it reported.
+    result: Option<Payload>,
+    /// The last thing that its agent said.
+    last: Last,
+}
+
 /// What a run that is over reported, and the last thing that its agent said: looked for in the log from its end on.
-async fn outcome(state: &State, run: &Run) -> Result<(Option<Payload>, Option<String>), Refusal> {
+async fn outcome(state: &State, run: &Run) -> Result<Found, Refusal> {
     /// So many events are read at once.
     const PART: u32 = 16;
-    /// Among so many events before a run's end its result and its agent's last words are looked for.
+    /// Among so many events before a run's end, beside the pieces of what its agent said last, both are looked for.
     const BEFORE: u32 = 64;
     let store = state.coordinator().store();
-    let (mut result, mut last, mut before) = (None, Last::default(), None);
+    let (mut found, mut before) = (Found::default(), None);
     let mut events = store.tail(run.session, PART).await?;
     while let Some(first) = events.first().map(|event| event.seq.0) {
         for event in events.iter().rev() {
             let (kind, payload) = (&event.body.kind, &event.body.payload);
             let of_run = event.body.run == Some(run.id);
-            before = before.map(|count| count + 1).or((of_run && *kind == EventKind::RunState).then_some(0));
-            if of_run && result.is_none() && *kind == EventKind::Result {
-                result = Some(payload.clone());
-            }
-            if of_run && *kind == EventKind::Message {
-                last.precede(payload);
+            let is_piece = of_run && *kind == EventKind::Message && found.last.precede(payload);
+            let counts = u32::from(!is_piece);
+            let is_end = of_run && *kind == EventKind::RunState;
+            before = before.map(|count| count + counts).or(is_end.then_some(0));
+            if of_run && found.result.is_none() && *kind == EventKind::Result {
+                found.result = Some(payload.clone());
             }
         }
-        let is_found = result.is_some() && last.is_whole;
+        let is_found = found.result.is_some() && found.last.is_whole || found.last.is_enough();
         if is_found || first <= 1 || before.is_some_and(|count| count >= BEFORE) {
             break;
         }
@@ -210,26 +221,60 @@ async fn outcome(state: &State, run: &Run) -> Result<(Option<Payload>, Option<St
         let count = u32::try_from(first - 1 - after).unwrap_or(PART);
         events = store.read(run.session, Seq(after), count).await?;
     }
-    Ok((result, last.text))
+    Ok(found)
 }
 
 /// The last thing that an agent said, read from its end on.
 #[derive(Default)]
 struct Last {
-    text: Option<String>,
+    /// Its pieces, the last one first.
+    pieces: Vec<String>,
+    /// So many pieces and bytes were read, those that do not count included.
+    read: usize,
+    bytes: usize,
     is_whole: bool,
+    /// What is read belongs to something that was broken off and said anew.
+    given_up: bool,
 }
 
 impl Last {
-    /// A message before what is known: what the agent said, or the beginning of it.
-    fn precede(&mut self, payload: &Payload) {
+    /// So many pieces are read at the most; an hour of speech has fewer.
+    const PIECES_MAX: usize = 4_096;
+    /// With so many bytes no more are read.
+    const BYTES_MAX: usize = 1024 * 1024;
+
+    /// A message before what is known. Whether it is a piece of what the agent said, beginning and end included.
+    fn precede(&mut self, payload: &Payload) -> bool {
         let value = payload.value().unwrap_or_default();
         let Some(text) = value["text"].as_str().filter(|_| value["role"] == "assistant" && !self.is_whole)
         else {
-            return;
+            return false;
         };
-        self.text = Some([text, self.text.as_deref().unwrap_or_default()].concat());
-        self.is_whole = value["continues"] != true;
+        let continues = value["continues"] == true;
+        self.read += 1;
+        self.bytes += text.len();
+        if self.given_up || value["abandoned"] == true {
+            self.given_up = continues;
+        } else {
+            self.pieces.push(text.to_owned());
+            self.is_whole = !continues;
+        }
+        true
+    }
+
+    /// Whether no more of it is looked for.
+    fn is_enough(&self) -> bool {
+        !self.is_whole && (self.read >= Self::PIECES_MAX || self.bytes >= Self::BYTES_MAX)
+    }
+
+    /// Whether the beginning of it is missing.
+    fn is_cut(&self) -> bool {
+        !self.is_whole && !self.pieces.is_empty()
+    }
+
+    fn text(self) -> Option<String> {
+        let said = !self.pieces.is_empty();
+        said.then(|| self.pieces.into_iter().rev().collect())
     }
 }
 

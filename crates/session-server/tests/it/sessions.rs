@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::world::World;
+use crate::world::{Answer, World};
 
 #[tokio::test]
 async fn a_list_is_paged_without_gap_or_double() {
@@ -121,6 +121,59 @@ async fn a_result_is_found_however_much_came_after_it() {
     world.post(&alice, &events, &json!({ "events": notes })).await.is(201);
     let result = world.get(&alice, &format!("/v1/sessions/{session}/result")).await.is(200);
     assert_eq!((result.text("/result/last_line"), result.text("/text")), ("bye".into(), "done".into()));
+}
+
+/// What `GET …/result` says of a run whose agent said this, in entries of the log, and that was stopped then.
+async fn said_last(entries: &[Value]) -> Answer {
+    let world = World::new();
+    let alice = world.token("alice", "run read control").await;
+    let (session, run) = world.start(&alice).await;
+    let token = world.run_token(&world.claim().await, "").await;
+    for entries in entries.chunks(100) {
+        let events: Vec<_> =
+            entries.iter().map(|entry| json!({ "kind": "message", "payload": entry })).collect();
+        world
+            .post(&token, &format!("/v1/sessions/{session}/events"), &json!({ "events": events }))
+            .await
+            .is(201);
+    }
+    for (step, report) in [
+        ("starting", json!({"epoch": 1})),
+        ("failed", json!({"epoch": 1, "reason": "timeout", "message": ""})),
+    ] {
+        world.post(&token, &format!("/v1/runs/{run}/{step}"), &report).await.is(200);
+    }
+    world.get(&alice, &format!("/v1/sessions/{session}/result")).await.is(200)
+}
+
+#[tokio::test]
+async fn the_last_words_of_a_run_are_whole_however_long_they_took() {
+    let piece = |number: usize| match number {
+        0 => json!({"role": "assistant", "text": "[0]", "unfinished": true}),
+        _ => {
+            json!({"role": "assistant", "text": format!("[{number}]"), "continues": true, "unfinished": true})
+        }
+    };
+    let mut entries = vec![json!({"role": "assistant", "text": "before"})];
+    entries.extend((0..300).map(piece));
+    let result = said_last(&entries).await;
+    let whole = (0..300).map(|number| format!("[{number}]")).collect::<Vec<_>>().concat();
+    assert_eq!((result.text("/text"), &result.body["text_cut"]), (whole, &Value::Null));
+
+    // What was broken off does not count, whatever it was.
+    entries.push(json!({"role": "assistant", "text": "", "continues": true, "abandoned": true}));
+    assert_eq!(said_last(&entries).await.text("/text"), "before");
+    entries.push(json!({"role": "assistant", "text": "anew"}));
+    assert_eq!(said_last(&entries).await.text("/text"), "anew");
+
+    // There is an end, and it is told.
+    let long = "x".repeat(100 * 1024);
+    let mut entries = vec![json!({"role": "assistant", "text": "begin"})];
+    entries.extend((0..30).map(|_| json!({"role": "assistant", "text": long, "continues": true})));
+    let result = said_last(&entries).await;
+    let text = result.text("/text");
+    assert!(text.starts_with('x') && text.len() >= 1024 * 1024, "{}", text.len());
+    assert_eq!(result.body["text_cut"], json!(true));
 }
 
 #[tokio::test]
