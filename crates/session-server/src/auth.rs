@@ -182,7 +182,13 @@ impl Caller {
                     person.verbs.has(Verb::Admin)
                         || lease.is_some_and(|lease| Some(lease.runner) == person.runner)
                 };
-                let run = found.filter(holds).ok_or_else(|| Refusal::unknown("run", id))?;
+                let run = match found {
+                    Some(run) if holds(&run) => run,
+                    Some(run) if person.had(state, &run).await? => {
+                        return Err(Refusal::new(Code::StaleEpoch, format!("its claim on {id} is over")));
+                    }
+                    Some(_) | None => return Err(Refusal::unknown("run", id)),
+                };
                 let epoch = epoch.ok_or_else(|| {
                     Refusal::invalid("epoch", "is missing: a report says for which claim it speaks")
                 })?;
@@ -255,6 +261,13 @@ impl Person {
     /// Whether what belongs to this principal is this one's to see.
     pub(crate) fn owns(&self, principal: &Principal) -> bool {
         self.principal == *principal || self.verbs.has(Verb::Admin)
+    }
+
+    /// Whether this is the runner on which the run's session was executed last: it knows of the run.
+    async fn had(&self, state: &State, run: &Run) -> Result<bool, Refusal> {
+        let Some(runner) = self.runner else { return Ok(false) };
+        let session = state.coordinator().store().session(run.session).await?;
+        Ok(session.is_some_and(|session| session.workspace.runner == Some(runner)))
     }
 
     /// Whether a token is for nothing that this one's is not for: with the weaker one nobody takes the stronger one away.

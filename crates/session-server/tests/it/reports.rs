@@ -171,4 +171,11 @@ async fn a_runner_reports_of_what_it_holds_and_a_report_is_checked() {
         world.post(&runner, &path, &bind).await.refused(422, "invalid").as_deref(),
         Some("project_dir")
     );
+    // What comes when the claim is over is known to be late; to others the run is not there.
+    world.complete(&claimed).await;
+    world
+        .post(&runner, &at("failed"), &json!({"epoch": 1, "reason": "timeout", "message": ""}))
+        .await
+        .refused(409, "stale_epoch");
+    world.post(&stranger, &at("completed"), &json!({"epoch": 1})).await.refused(404, "not_found");
 }
