@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use session_core::ports::{Page, SessionFilter, SessionStore as _};
 use session_core::session::SessionSummary;
 use session_core::state::{SessionState, TerminationReason, Trigger};
-use session_core::{RunPhase, RunnerId, SessionId, WorkspaceKind};
+use session_core::{RunPhase, RunnerId, SandboxSpec, SessionId, WorkspaceKind};
 use session_runner::scope::Settlement;
 use session_runner::workspace::cleanup::{CleanupCandidate, CleanupRules, SessionEnd, Verdict, decide};
 use session_runner::workspace::{Git, Layout, Removal, WorktreeState, inspect_worktree, remove};
@@ -109,8 +109,11 @@ impl Cleaner {
         let git = self.git.clone();
         let recorded = summary.session.sandbox.clone();
         let inspect = move || {
-            let settled = Settlement::found(&directory, &recorded);
-            let sandbox = settled.map_or(recorded, |settled| settled.sandbox);
+            // By the names of the record nothing is looked at: they may lead elsewhere by now.
+            let sandbox = match Settlement::found(&directory, &recorded) {
+                Ok(settled) => settled.map_or(recorded, |settled| settled.sandbox),
+                Err(error) => return Some(unsettled(&error)),
+            };
             Some(inspect_worktree(&git, &directory, &sandbox))
         };
         blocking(inspect).await
@@ -126,8 +129,11 @@ impl Cleaner {
         let (layout, git) = (self.layout.clone(), self.git.clone());
         let (force, archive, mut sandbox) = (request.force, request.archive, summary.session.sandbox.clone());
         let removed = blocking(move || {
-            if let Some(settled) = Settlement::found(&layout.session(id), &sandbox) {
-                (workspace.project, sandbox) = (settled.project, settled.sandbox);
+            match Settlement::found(&layout.session(id), &sandbox) {
+                Ok(Some(settled)) => (workspace.project, sandbox) = (settled.project, settled.sandbox),
+                Ok(None) => {}
+                // Its directory goes, by force where that is a worktree; to its repository nothing leads any more.
+                Err(_) => (workspace.project, sandbox) = (None, SandboxSpec::default()),
             }
             let (project, kind) = (workspace.project.as_deref(), workspace.kind);
             let removal = Removal { session: id, kind, project, force, archive, sandbox: &sandbox };
@@ -154,6 +160,11 @@ fn end_of(summary: &SessionSummary) -> SessionEnd {
 
 fn is_open(phase: RunPhase) -> bool {
     !phase.is_ended()
+}
+
+/// What is said of a worktree where it cannot be read any more which repository it is of.
+fn unsettled(error: &std::io::Error) -> WorktreeState {
+    WorktreeState::Unknown { why: format!("what it was given when it was opened cannot be read ({error})") }
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Outcome<T> {

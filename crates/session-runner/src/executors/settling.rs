@@ -59,7 +59,10 @@ fn settled(layout: &Layout, session: &ManagedSession, machine: &Machine) -> Resu
     let workspace = &session.workspace;
     let in_place = if workspace.kind == WorkspaceKind::InPlace { InPlace::Yes } else { InPlace::No };
     let project = workspace.project.as_deref().map(|project| (project, in_place));
-    Ok(Settlement::of(&session.sandbox, project, machine, layout.data_dir())?)
+    // What nothing can be read of gives nothing.
+    let parent = session.parent.and_then(|parent| Settlement::read(&layout.session(parent)).ok());
+    let parent = parent.as_ref().map(|parent| &parent.sandbox);
+    Ok(Settlement::of(&session.sandbox, project, machine, parent, layout.data_dir())?)
 }
 
 /// What of the session is in the way.

@@ -87,10 +87,14 @@ pub struct Settlement {
 impl Settlement {
     /// Looks at everything that was asked for. Tools come along that are found by the machine's own `PATH`: what a run's
     /// `PATH` names beyond that is found if it was asked for by name, so that nobody opens a directory by a variable.
+    ///
+    /// `parent` is what a parent has that was opened on this machine. Where the parent is confined, a link may lead into what
+    /// it has, and of the tools come along those that it has; both nowhere else.
     pub fn of(
         asked: &SandboxSpec,
         project: Option<(&Utf8Path, InPlace)>,
         machine: &Machine,
+        parent: Option<&SandboxSpec>,
         data_dir: &Utf8Path,
     ) -> Result<Self, ScopeError> {
         let SandboxSpec { level, read, write, network, limits, repository: _, pending } = asked;
@@ -120,12 +124,13 @@ impl Settlement {
         };
         let bounds = Bounds { data_dir, allowed: &machine.roots };
         let mut sandbox = settle(&request, &bounds)?;
-        for (field, names, real) in
-            [("allow_read", read, &sandbox.read), ("allow_write", write, &sandbox.write)]
-        {
-            if let Some(name) = names.difference(real).next().filter(|_| pending.plain) {
-                return Err(linked(field, name));
-            }
+        let may_read = |real: &Utf8Path| parent.is_some_and(|parent| parent.may_read(real));
+        let may_change = |real: &Utf8Path| parent.is_some_and(|parent| parent.may_change(real));
+        if pending.plain {
+            not_led_out("allow_read", read, &sandbox.read, may_read)?;
+            not_led_out("allow_write", write, &sandbox.write, may_change)?;
+        }
+        for (field, real) in [("allow_read", &sandbox.read), ("allow_write", &sandbox.write)] {
             real.iter().try_for_each(|real| within(field, real, &pending.roots))?;
         }
         if pending.plain {
@@ -134,18 +139,24 @@ impl Settlement {
         let variables = match level {
             SandboxLevel::Off => BTreeMap::new(),
             SandboxLevel::Best | SandboxLevel::Full | SandboxLevel::Floor => {
-                tools(&mut sandbox, machine, &bounds)
+                let of_parent = |root: &Utf8Path| !pending.plain || may_read(root);
+                let fits = |root: &Utf8Path| of_parent(root) && within("", root, &pending.roots).is_ok();
+                tools(&mut sandbox, machine, &bounds, fits)
             }
         };
         Ok(Self { v: VERSION, sandbox, project: found.map(|(project, _)| project), variables })
     }
 
-    /// What was settled for the session of this directory, where its record leaves that to this machine; `None` where it does
-    /// not, and where nothing can be read.
-    #[must_use]
-    pub fn found(directory: &SessionDir, recorded: &SandboxSpec) -> Option<Self> {
-        recorded.pending.as_ref()?;
-        Self::read(directory).ok()
+    /// What was settled for the session of this directory; `None` where its record does not leave that to this machine, and where
+    /// nothing was made for the session here, or nothing is left of it. An error where it was settled and that cannot be read.
+    pub fn found(directory: &SessionDir, recorded: &SandboxSpec) -> io::Result<Option<Self>> {
+        if recorded.pending.is_none() {
+            return Ok(None);
+        }
+        match fs::symlink_metadata(directory.root()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Ok(_) | Err(_) => Self::read(directory).map(Some),
+        }
     }
 
     /// Reads what was settled. One that is not whole is an error, as one that is not there.
@@ -182,6 +193,22 @@ impl Settlement {
     }
 }
 
+/// Refuses what a link leads to, unless that is the parent's. What was found is looked at, not the names once more: they may lead
+/// elsewhere by now.
+fn not_led_out(
+    field: &'static str,
+    names: &BTreeSet<Utf8PathBuf>,
+    found: &BTreeSet<Utf8PathBuf>,
+    of_parent: impl Fn(&Utf8Path) -> bool,
+) -> Result<(), ScopeError> {
+    let mut led = found.difference(names).filter(|real| !of_parent(real));
+    match (led.next(), names.difference(found).next()) {
+        (Some(_), Some(name)) => Err(linked(field, name)),
+        (Some(real), None) => Err(linked(field, real)),
+        (None, _) => Ok(()),
+    }
+}
+
 fn linked(field: &'static str, name: &Utf8Path) -> ScopeError {
     ScopeError::Directory { field, path: name.to_string(), reason: PathReason::Link }
 }
@@ -204,15 +231,22 @@ fn of_child(
     }
 }
 
-/// Adds the machine's tools to what may be read, and gives the variables by which they find what they need.
-fn tools(sandbox: &mut SandboxSpec, machine: &Machine, bounds: &Bounds<'_>) -> BTreeMap<String, String> {
+/// Adds the machine's tools to what may be read, those that fit, and gives the variables by which they find what they need. What
+/// may be read by name anyhow fits.
+fn tools(
+    sandbox: &mut SandboxSpec,
+    machine: &Machine,
+    bounds: &Bounds<'_>,
+    fits: impl Fn(&Utf8Path) -> bool,
+) -> BTreeMap<String, String> {
+    let named = sandbox.clone();
     let fits = |root: &Utf8Path| {
         let read = vec![root.to_owned()];
-        settle(&Asked { read, ..Asked::default() }, bounds).is_ok()
+        (named.may_read(root) || fits(root)) && settle(&Asked { read, ..Asked::default() }, bounds).is_ok()
     };
     let own = &machine.environment;
     let Toolchains { roots, variables } = toolchains(own.path(), own.home(), fits);
-    sandbox.read.extend(roots.into_iter().filter(|root| !sandbox.write.contains(root)));
+    sandbox.read.extend(roots.into_iter().filter(|root| !named.may_read(root)));
     variables
 }
 

@@ -30,6 +30,18 @@ impl Disk {
         self.path.join(name)
     }
 
+    /// A machine with tools in its `PATH`.
+    fn machine(&self) -> Machine {
+        let home = self.at("home");
+        let pairs = [
+            ("PATH", format!("{home}/tools/bin:{home}/.cargo/bin:/usr/bin")),
+            ("HOME", home.to_string()),
+            ("LANG", "C".into()),
+        ];
+        let environment = HostEnvironment::new(pairs.map(|(name, value)| (name.to_owned(), value)));
+        Machine { environment, roots: Vec::new() }
+    }
+
     fn settled(
         &self,
         asked: &Asked,
@@ -37,10 +49,21 @@ impl Disk {
         plain: bool,
         machine: &Machine,
     ) -> Result<Settlement, ScopeError> {
+        self.settled_below(asked, roots, plain, machine, None)
+    }
+
+    fn settled_below(
+        &self,
+        asked: &Asked,
+        roots: &[&str],
+        plain: bool,
+        machine: &Machine,
+        parent: Option<&SandboxSpec>,
+    ) -> Result<Settlement, ScopeError> {
         let roots: Vec<_> = roots.iter().map(|name| self.at(name)).collect();
         let spec = by_name(asked, &roots, plain)?;
         let project = asked.project.as_ref().map(|(project, in_place)| (project.as_path(), *in_place));
-        Settlement::of(&spec, project, machine, &self.at("data"))
+        Settlement::of(&spec, project, machine, parent, &self.at("data"))
     }
 }
 
@@ -151,15 +174,8 @@ fn a_child_gets_the_repository_that_its_project_holds_and_no_other() {
 #[test]
 fn tools_are_the_machine_s_own() {
     let disk = Disk::new();
-    let home = disk.at("home");
-    let pairs = [
-        ("PATH", format!("{home}/tools/bin:{home}/.cargo/bin:/usr/bin")),
-        ("HOME", home.to_string()),
-        ("LANG", "C".into()),
-    ];
-    let environment = HostEnvironment::new(pairs.map(|(name, value)| (name.to_owned(), value)));
-    let machine = Machine { environment, roots: Vec::new() };
-    let settled = disk.settled(&nowhere(&[disk.at("srv/cache").as_str()]), &["srv"], true, &machine).unwrap();
+    let (home, machine) = (disk.at("home"), disk.machine());
+    let settled = disk.settled(&nowhere(&[disk.at("srv/cache").as_str()]), &[], false, &machine).unwrap();
     let expected = ["home/.cargo/bin", "home/.rustup", "home/tools", "srv/cache"].map(|name| disk.at(name));
     assert_eq!(settled.sandbox.read.iter().cloned().collect::<Vec<_>>(), expected);
     assert_eq!(settled.variables.get("RUSTUP_HOME"), Some(&home.join(".rustup").into_string()));
@@ -176,6 +192,62 @@ fn tools_are_the_machine_s_own() {
 }
 
 #[test]
+fn tools_are_within_the_roots_of_the_coordinator_too() {
+    let disk = Disk::new();
+    let read = |roots: &[&str]| {
+        let settled = disk.settled(&Asked::default(), roots, false, &disk.machine()).unwrap();
+        (settled.sandbox.read.into_iter().collect::<Vec<_>>(), settled.variables.len())
+    };
+    assert_eq!(read(&["srv"]), (Vec::new(), 0));
+    assert_eq!(read(&["srv", "home/tools"]), (vec![disk.at("home/tools")], 0));
+}
+
+#[test]
+fn a_child_has_the_tools_of_its_parent_and_no_others() {
+    let disk = Disk::new();
+    let below = |asked: &Asked, parent: &[&str]| {
+        let read = parent.iter().map(|name| disk.at(name)).collect();
+        let parent = SandboxSpec { read, ..SandboxSpec::default() };
+        let settled = disk.settled_below(asked, &[], true, &disk.machine(), Some(&parent)).unwrap();
+        (settled.sandbox.read.into_iter().collect::<Vec<_>>(), settled.variables.len())
+    };
+    let nothing = Asked::default();
+    assert_eq!(below(&nothing, &[]), (Vec::new(), 0));
+    assert_eq!(below(&nothing, &["home/tools"]), (vec![disk.at("home/tools")], 0));
+    let rust = ["home/.cargo/bin", "home/.rustup"];
+    assert_eq!(below(&nothing, &rust), (rust.map(|name| disk.at(name)).into(), 1));
+    // A parent that was opened on another machine; and one from before there were others, whose tools are in its record.
+    let elsewhere = |asked: &Asked| disk.settled(asked, &[], true, &disk.machine()).unwrap();
+    assert_eq!(elsewhere(&nothing).sandbox.read.len(), 0);
+    let names = rust.map(|name| disk.at(name).into_string());
+    let before = elsewhere(&nowhere(&names.each_ref().map(String::as_str)));
+    assert_eq!((before.sandbox.read.len(), before.variables.len()), (2, 1));
+}
+
+#[test]
+fn a_link_may_lead_a_child_into_what_its_parent_has() {
+    let disk = Disk::new();
+    let reading = nowhere(&[disk.at("srv/link").as_str()]);
+    let writing = Asked { write: vec![disk.at("srv/link")], ..Asked::default() };
+    let parent = |read: &[&str], write: &[&str]| SandboxSpec {
+        read: read.iter().map(|name| disk.at(name)).collect(),
+        write: write.iter().map(|name| disk.at(name)).collect(),
+        ..SandboxSpec::default()
+    };
+    let below = |asked: &Asked, parent: &SandboxSpec| {
+        let settled = disk.settled_below(asked, &[], true, &Machine::default(), Some(parent));
+        settled.map(|settled| settled.sandbox)
+    };
+    let secret = BTreeSet::from([disk.at("secret")]);
+    assert_eq!(below(&reading, &parent(&["secret"], &[])).unwrap().read, secret);
+    assert_eq!(below(&writing, &parent(&[], &["secret"])).unwrap().write, secret);
+    for (asked, parent) in [(&reading, parent(&["srv"], &["srv"])), (&writing, parent(&["secret"], &["srv"]))]
+    {
+        assert!(below(asked, &parent).unwrap_err().to_string().contains("symbolic link"));
+    }
+}
+
+#[test]
 fn it_is_kept_whole_and_private_and_nothing_else_is_taken_for_it() {
     let disk = Disk::new();
     let dir = Layout::new(disk.at("data")).session("ses_0123456789abcdef0123456789abcdef".parse().unwrap());
@@ -187,15 +259,17 @@ fn it_is_kept_whole_and_private_and_nothing_else_is_taken_for_it() {
     let mode = fs::metadata(dir.settlement()).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let pending = SandboxSpec { pending: Some(Pending::default()), ..SandboxSpec::default() };
-    assert_eq!(Settlement::found(&dir, &pending), Some(settled));
-    assert_eq!(
-        Settlement::found(&dir, &SandboxSpec::default()),
-        None,
-        "it is recorded, and nothing else counts"
-    );
+    assert_eq!(Settlement::found(&dir, &pending).unwrap(), Some(settled));
+    let recorded = Settlement::found(&dir, &SandboxSpec::default()).unwrap();
+    assert_eq!(recorded, None, "it is recorded, and nothing else counts");
     let whole = fs::read_to_string(dir.settlement()).unwrap();
     for torn in ["", &whole[..whole.len() / 2], "{}", &whole.replace("\"v\":1", "\"v\":2")] {
         fs::write(dir.settlement(), torn).unwrap();
         assert!(Settlement::read(&dir).is_err(), "{torn}");
+        assert!(Settlement::found(&dir, &pending).is_err(), "{torn}");
     }
+    fs::remove_file(dir.settlement()).unwrap();
+    assert!(Settlement::found(&dir, &pending).is_err(), "it was settled");
+    fs::remove_dir_all(dir.root()).unwrap();
+    assert_eq!(Settlement::found(&dir, &pending).unwrap(), None, "nothing is left");
 }
