@@ -88,7 +88,8 @@ pub struct HostConfig {
     )]
     pub claim_within: Option<SignedDuration>,
     /// How long a claim on a run holds without a sign of life: 5 seconds to a day, and the same for every host of a store.
-    /// Runners on other machines that are silent for so long lose what they hold.
+    /// Runners on other machines that are silent for so long lose what they hold, and what one takes with it that never comes back
+    /// waits for so long. Runners hear of a change when they register the next time.
     #[serde(serialize_with = "friendly::required", deserialize_with = "duration::deserialize")]
     pub lease: SignedDuration,
     /// For how long a host in the background stays when it has nothing left to do.

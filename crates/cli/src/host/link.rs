@@ -10,7 +10,7 @@ use session_runner::private;
 use super::lines::Lines;
 use super::lock::{self, HostLock};
 use super::operations::Operations;
-use super::protocol::{Greeting, LINE_MAX, Reply, Request};
+use super::protocol::{Greeting, LINE_MAX, PROTOCOL, Reply, Request};
 use super::socket;
 use crate::context::Context;
 use crate::failure::{Failure, Kind, Outcome};
@@ -46,13 +46,14 @@ impl Connection {
         };
         // A host that is just leaving closes without a greeting: then there is none.
         let Some(host) = greeting.ok().flatten() else { return Ok(None) };
-        if host.roomette != env!("CARGO_PKG_VERSION") {
-            let message = format!(
-                "the host (process {}) is roomette {}, this is {}",
-                host.pid,
-                host.roomette,
-                env!("CARGO_PKG_VERSION")
-            );
+        let Greeting { roomette, protocol, pid, .. } = &host;
+        let this = env!("CARGO_PKG_VERSION");
+        let other = match (roomette == this, *protocol == PROTOCOL) {
+            (true, true) => None,
+            (false, _) => Some(format!("the host (process {pid}) is roomette {roomette}, this is {this}")),
+            (true, false) => Some(format!("the host (process {pid}) is another build of roomette {this}")),
+        };
+        if let Some(message) = other {
             return Err(Failure::new(Kind::Conflict, message)
                 .hint("wait until it has finished, or end it with `kill` and start again"));
         }

@@ -22,12 +22,19 @@ pub use task::{
 /// The longest line: a submission of many tasks with their environments fits.
 pub const LINE_MAX: usize = 64 * 1024 * 1024;
 
+/// The form of what is said here. Counted up with every change after which one side would not understand the other.
+#[cfg(target_os = "linux")]
+pub const PROTOCOL: u32 = 1;
+
 /// The first line that the host says.
 #[cfg(target_os = "linux")]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Greeting {
     /// The host's version. Commands of another one are refused: they may mean something else.
     pub roomette: String,
+    /// The form of what it says; 0 where that was not told yet. Builds of one version may differ in it.
+    #[serde(default)]
+    pub protocol: u32,
     /// The host's process.
     pub pid: u32,
     /// The store that it writes, without a password.

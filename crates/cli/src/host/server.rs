@@ -22,7 +22,7 @@ use super::lines::Lines;
 use super::link::{Connection, PATIENCE, take_turn};
 use super::lock::HostLock;
 use super::operations::{Operations, on_host_loss};
-use super::protocol::{Greeting, LINE_MAX, Reply, Request};
+use super::protocol::{Greeting, LINE_MAX, PROTOCOL, Reply, Request};
 use super::socket;
 use super::tending::tend;
 use crate::context::Context;
@@ -88,6 +88,7 @@ pub async fn serve(
     drop(turn);
     let greeting = Greeting {
         roomette: env!("CARGO_PKG_VERSION").into(),
+        protocol: PROTOCOL,
         pid: std::process::id(),
         store: context.store_url()?.to_string(),
         fleet: operations.place() == Place::Anywhere,
