@@ -45,12 +45,7 @@ async fn start(state: &State, caller: &Caller, request: CreateRun) -> Result<Sub
     // A child is its parent's owner's.
     let principal = parent.as_ref().map_or_else(|| caller.principal(), |parent| &parent.principal).clone();
     let giver = parent.as_ref().filter(|_| matches!(caller, Caller::Run(_)));
-    let key = optional::<ExternalKey>("key", request.key.as_deref())?;
-    if let (Caller::Run(_), Some(_)) = (caller, &key) {
-        // It would lead into a session of the owner's that is no child of the run's.
-        let detail = "is an owner's name for a session: a run's token makes new ones alone";
-        return Err(Refusal(Problem::new(Code::Forbidden, detail).at("key")));
-    }
+    let key = key(caller, &request)?;
     let project = request.project_dir.as_deref().map(|path| directory("project_dir", path)).transpose()?;
     let kind = match request.workspace.as_deref() {
         Some(kind) => field("workspace", kind)?,
@@ -107,6 +102,19 @@ async fn start(state: &State, caller: &Caller, request: CreateRun) -> Result<Sub
         turn: turn(&request)?,
     };
     submitted(principal, state.host().place(), &request, session, executor, spec)
+}
+
+/// The owner's name for the session, where the caller may say one.
+fn key(caller: &Caller, request: &CreateRun) -> Result<Option<ExternalKey>, Refusal> {
+    let key = optional::<ExternalKey>("key", request.key.as_deref())?;
+    match (caller, &key) {
+        // It would lead into a session of the owner's that is no child of the run's.
+        (Caller::Run(_), Some(_)) => {
+            let detail = "is an owner's name for a session: a run's token makes new ones alone";
+            Err(Refusal(Problem::new(Code::Forbidden, detail).at("key")))
+        }
+        (Caller::Run(_), None) | (Caller::Principal(_), _) => Ok(key),
+    }
 }
 
 /// The session that bears this key now, where there is a key.
