@@ -82,8 +82,7 @@ fn without_isolation_all_share_one_process_and_one_scope() {
 fn who_names_no_directory_gets_the_operators_or_private_ones() {
     let home = Home::new();
     let scope = project(&home, "scope");
-    let private = Bridge::isolated(&home, &["--no-auth", "--env", "A=1"]);
-    assert_eq!(private.token, "");
+    let private = Bridge::isolated(&home, &["--env", "A=1"]);
     let mut client = private.client();
     client.begin(None);
     let cwd = client.call("cwd", &json!({}));
@@ -92,9 +91,15 @@ fn who_names_no_directory_gets_the_operators_or_private_ones() {
     assert_eq!(client.call("variable", &json!({"name": "A"})), "1");
     drop(private);
     home.until_free();
-    let given = Bridge::isolated(&home, &["--sandbox-scope", scope.as_str()]);
+    let given = Bridge::isolated(&home, &["--no-auth", "--sandbox-scope", scope.as_str()]);
+    assert_eq!(given.token, "");
     let mut client = given.opens(&[]);
     assert_eq!(client.call("cwd", &json!({})), scope);
+    // Who is anybody opens nothing else.
+    let elsewhere = project(&home, "elsewhere");
+    let refused = given.opens(&[&elsewhere]).call("cwd", &json!({}));
+    assert!(refused.contains("root_not_allowed"), "{refused}");
+    assert_eq!(refused.matches("root_not_allowed").count(), 1, "{refused}");
 }
 
 #[test]
@@ -119,6 +124,11 @@ fn a_root_is_within_what_the_operator_allows_or_refused_with_a_code() {
         assert!(client.call("cwd", &json!({})).contains(code), "it stays so");
     }
     assert_eq!(bridge.opens(&[&mine]).call("cwd", &json!({})), mine);
+    // The first that it names is where it works, whatever the others are called.
+    let [last, first] = ["z", "a"].map(|name| mine.join(name));
+    fs::create_dir(&last).unwrap();
+    fs::create_dir(&first).unwrap();
+    assert_eq!(bridge.opens(&[&last, &first]).call("cwd", &json!({})), last);
 }
 
 #[test]

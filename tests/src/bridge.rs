@@ -85,8 +85,7 @@ impl Bridge {
         let read = BufReader::new(stdout).read_line(&mut line);
         assert!(read.is_ok_and(|read| read > 0), "it ended without serving");
         let said: Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line}: {error}"));
-        let url = said["servers"][0]["url"].as_str().unwrap_or_default();
-        let address = url.trim_start_matches("http://").trim_end_matches("/mcp").to_owned();
+        let address = said["address"].as_str().unwrap_or_default().to_owned();
         let token = said["token_file"].as_str().map(|file| fs::read_to_string(file).unwrap_or_default());
         Self { child, address, token: token.unwrap_or_default().trim().to_owned(), said }
     }

@@ -117,9 +117,12 @@ impl Bridge {
         principal: &Principal,
         session: SessionId,
     ) -> Result<Arc<Entry>, FindError> {
-        let failed = |error: AnswerError| match error {
-            AnswerError::Host(error) => FindError::Host(error),
-            other => FindError::Host(HostError::Other(other.to_string())),
+        let failed = |error: AnswerError| match error.clone() {
+            AnswerError::Host(refused) => FindError::Host(refused),
+            AnswerError::Gone(_)
+            | AnswerError::Timeout(_)
+            | AnswerError::Refused(_)
+            | AnswerError::Malformed => FindError::Host(HostError::Other(error.to_string())),
         };
         let named = self.host.named(&self.owner, server, NAME).await.map_err(FindError::Host)?;
         let revision = Bound { common: named, server, principal }.revision(session);

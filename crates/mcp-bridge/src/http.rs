@@ -163,7 +163,13 @@ async fn route(shell: &Arc<Shell>, request: Request) -> Response {
     let path = request.uri().path();
     match path {
         HEALTHZ => return text(StatusCode::OK, "text/plain; charset=utf-8", "ok\n"),
-        METRICS => return shell.metrics.page(&shell.bridge),
+        METRICS => {
+            // What it does is told to those whom it works for.
+            return match shell.access.who(request.headers()).await {
+                Ok(_) => shell.metrics.page(&shell.bridge),
+                Err(refused) => shell.unauthorized(&refused, &request),
+            };
+        }
         _ => {}
     }
     if let Some(resource) = path.strip_prefix(PROTECTED_RESOURCE) {

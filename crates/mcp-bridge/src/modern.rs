@@ -94,6 +94,7 @@ pub fn check(message: &Message, headers: Mirrored<'_>) -> Result<(), ModernError
     let named = match message.method() {
         Some("tools/call" | "prompts/get") => Some("name"),
         Some("resources/read") => Some("uri"),
+        Some("tasks/get" | "tasks/update" | "tasks/cancel") => Some("taskId"),
         Some(_) | None => None,
     };
     let Some(named) = named else { return Ok(()) };
@@ -277,6 +278,20 @@ mod tests {
         message(&format!(
             r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"{name}","_meta":{meta}}}}}"#
         ))
+    }
+
+    #[test]
+    fn a_task_is_named_as_a_tool_is() {
+        let meta = format!(r#"{{"{VERSION}":"2026-07-28","{CAPABILITIES}":{{}}}}"#);
+        let get = message(&format!(
+            r#"{{"jsonrpc":"2.0","id":1,"method":"tasks/get","params":{{"taskId":"t","_meta":{meta}}}}}"#
+        ));
+        let good = Mirrored { version: Some("2026-07-28"), method: Some("tasks/get"), name: Some("t") };
+        assert_eq!(check(&get, good), Ok(()));
+        for name in [None, Some("u")] {
+            let error = check(&get, Mirrored { name, ..good }).unwrap_err();
+            assert_eq!(error.code(), HEADER_MISMATCH, "{name:?}");
+        }
     }
 
     #[test]

@@ -197,7 +197,7 @@ mod tests {
         let caps = Caps { processes, starts: 2, ..Caps::default() };
         let times =
             Times { room: Duration::from_millis(20), rest: Duration::from_secs(10), ..Times::default() };
-        Places::new(&Settings { caps, times, ..Settings::default() })
+        Places::new(&Settings { times, caps, ..Settings::default() })
     }
 
     fn principal(name: &str) -> Principal {

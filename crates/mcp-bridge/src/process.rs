@@ -201,13 +201,13 @@ impl Pipes {
             if self.silent
                 && let Some(exit) = self.exit.take()
             {
-                return match exit {
-                    exit if self.stopping => News::Stopped(exit),
+                let exit = match exit {
                     Exit::Ended(_) if self.deaf => {
-                        News::Gone(Exit::Ended("it read nothing of what it was told, and was ended".into()))
+                        Exit::Ended("it read nothing of what it was told, and was ended".into())
                     }
-                    exit => News::Gone(exit),
+                    Exit::Ended(_) | Exit::Suspended | Exit::Over(_) => exit,
                 };
+                return if self.stopping { News::Stopped(exit) } else { News::Gone(exit) };
             }
             let writes = !self.outbox.is_empty();
             let reads = !self.silent && self.outbox.bytes() < OUTBOX_FULL;

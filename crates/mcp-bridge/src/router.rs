@@ -361,9 +361,9 @@ impl Router {
         if self.mixed {
             return FromServer::Stray;
         }
-        let mut live = self.live();
-        let Some((number, pending)) = live.next() else { return FromServer::ToAll(line) };
-        let (client, is_only) = (pending.client, live.next().is_none());
+        let mut waited_for = self.live();
+        let Some((number, pending)) = waited_for.next() else { return FromServer::ToAll(line) };
+        let (client, is_only) = (pending.client, waited_for.next().is_none());
         // Several of one client's: nobody can say for which it is, and the client hears it once.
         let is_general = !is_only && self.live().all(|(_, other)| other.client == client);
         let stream = if is_general { Stream::General } else { Stream::Request(number) };

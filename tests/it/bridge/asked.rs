@@ -62,6 +62,9 @@ fn what_makes_no_sense_is_refused_before_anything_is_done() {
         (&["--allow-read", "/no/such", "--", "true"], "--allow-read /no/such"),
         (&["--sessions", "0", "--", "true"], "--sessions"),
         (&["--env", "NO_SUCH", "--", "true"], "NO_SUCH"),
+        (&["--no-auth", "--session-isolation", "--", "true"], "--allow-root"),
+        (&["--url", "example.com", "--", "true"], "--url"),
+        (&["--issuer", "https://a?b", "--", "true"], "--issuer"),
         (&["--no-auth", "--token-file", "t", "--", "true"], "cannot be used with"),
     ] {
         let refused = bridge(arguments).exits(2);
@@ -69,6 +72,16 @@ fn what_makes_no_sense_is_refused_before_anything_is_done() {
     }
     let refused = bridge(&["--no-auth", "--listen", "0.0.0.0:0", "--", "true"]).exits(5);
     assert!(refused.stderr.contains("loopback"), "{}", refused.stderr);
+    // Whom its operator names is who issues tokens, where the operator says that it is.
+    let named = ["--url", "http://bridge.example", "--issuer", "https://login.example.com"];
+    let other = Home::new();
+    let bridge_of = Bridge::start(&other, &named);
+    let mut stranger = bridge_of.client();
+    stranger.token.clear();
+    let refused = stranger.send("initialize", &json!({}));
+    let expected = "http://bridge.example/.well-known/oauth-protected-resource/mcp";
+    assert!(refused.head.contains(expected), "{}", refused.head);
+    drop(bridge_of);
     // One host a data directory.
     let _standing = Bridge::isolated(&home, &[]);
     bridge(&["--listen", "127.0.0.1:0", "--", "true"]).exits(6);

@@ -20,7 +20,8 @@ pub struct BridgeArgs {
     /// one is the working directory.
     #[arg(long, value_name = "DIR")]
     pub sandbox_scope: Vec<Utf8PathBuf>,
-    /// Clients may name directories below this one, and nowhere else. Repeatable. Default: wherever this user may.
+    /// Clients may name directories below this one, and nowhere else. Repeatable. Default: wherever this user may; with
+    /// --no-auth below --sandbox-scope.
     #[arg(long, value_name = "DIR")]
     pub allow_root: Vec<Utf8PathBuf>,
     /// Every session may read this directory or file, such as the server's own program. Repeatable.
@@ -53,10 +54,16 @@ pub struct BridgeArgs {
     /// Let pages of this origin speak to the bridge: `https://example.com`. Repeatable.
     #[arg(long, value_name = "ORIGIN")]
     pub origin: Vec<String>,
+    /// How the bridge is reached from outside, where that is not its address: `https://example.com`.
+    #[arg(long, value_name = "URL")]
+    pub url: Option<String>,
+    /// The URL of an authorization server that issues tokens for this bridge: clients look it up (RFC 9728). Repeatable.
+    #[arg(long, value_name = "URL", conflicts_with = "no_auth")]
+    pub issuer: Vec<String>,
     /// What becomes of a server that ends by itself.
     #[arg(long, value_name = "POLICY", default_value = "on-crash")]
     pub restart: Restart,
-    /// How many servers run at once.
+    /// How many servers run at once. Where all are at work, the one that rests longest gives way to one that is needed.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub sessions: u32,
     /// Start each server once, print its tools, and end. Nothing is recorded.

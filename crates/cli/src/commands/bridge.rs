@@ -49,14 +49,23 @@ fn wish(context: &Context, args: &BridgeArgs) -> Outcome<Wish> {
     if scope.is_empty() && !args.session_isolation && !args.check {
         scope.push(current_directory()?);
     }
+    if args.no_auth && args.session_isolation && args.allow_root.is_empty() && scope.is_empty() && !args.check
+    {
+        // Every program on this machine reaches it, also one that is confined and may use the network.
+        let why = "with --no-auth, anybody on this machine could have a server in any directory of this user";
+        return Err(Failure::usage(why).hint(
+            "name with --allow-root or --sandbox-scope what is open to everybody, or leave out --no-auth",
+        ));
+    }
     let token_file = args.token_file.clone().unwrap_or_else(|| context.paths.data.join(TOKEN_FILE));
+    let allowed = if args.no_auth && args.allow_root.is_empty() { &scope } else { &args.allow_root };
     Ok(Wish {
         servers: servers(context, args)?,
         listen: args.listen.clone(),
         isolation: args.session_isolation,
         grounds: Grounds {
             scope: bridge::directories("--sandbox-scope", &scope)?,
-            allowed: bridge::directories("--allow-root", &args.allow_root)?,
+            allowed: bridge::directories("--allow-root", allowed)?,
             allow_read: bridge::readable("--allow-read", &args.allow_read)?,
             level: args.sandbox,
             net: args.net,
@@ -64,12 +73,37 @@ fn wish(context: &Context, args: &BridgeArgs) -> Outcome<Wish> {
         token_file: (!args.no_auth).then_some(token_file),
         hosts: args.host.clone(),
         origins: args.origin.clone(),
+        url: args.url.as_deref().map(|url| origin("--url", url)).transpose()?,
+        issuers: args.issuer.iter().map(|url| issuer(url)).collect::<Outcome<_>>()?,
+        sessions: args.sessions,
         restart: match args.restart {
             args::bridge::Restart::Never => Restart::Never,
             args::bridge::Restart::OnCrash => Restart::OnCrash,
         },
         check: args.check,
     })
+}
+
+/// A scheme, a host and perhaps a port: what stands before every path here.
+fn origin(flag: &str, url: &str) -> Outcome<String> {
+    let url = url.strip_suffix('/').unwrap_or(url);
+    let host = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://")).unwrap_or_default();
+    let is_plain = |character: char| character.is_ascii_alphanumeric() || "-.:[]".contains(character);
+    if host.is_empty() || !host.chars().all(is_plain) {
+        return Err(Failure::usage(format!("{flag} {url:?}: it is no URL of a host"))
+            .hint("give a scheme and a host, such as https://example.com"));
+    }
+    Ok(url.to_owned())
+}
+
+fn issuer(url: &str) -> Outcome<String> {
+    let is_plain = url.bytes().all(|byte| byte.is_ascii_graphic() && !b"\"<>\\^`{|}#?".contains(&byte));
+    let host = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
+    match host.filter(|host| is_plain && !host.is_empty() && !host.starts_with('/')) {
+        Some(_) => Ok(url.to_owned()),
+        None => Err(Failure::usage(format!("--issuer {url:?}: it is no URL of an authorization server"))
+            .hint("give its URL without query and fragment, such as https://login.example.com")),
+    }
 }
 
 fn servers(context: &Context, args: &BridgeArgs) -> Outcome<Servers> {
@@ -83,4 +117,22 @@ fn servers(context: &Context, args: &BridgeArgs) -> Outcome<Servers> {
         *program = current_directory()?.join(&*program).into_string();
     }
     bridge::one(&args.name, command, env)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_whole() {
+        assert_eq!(origin("--url", "https://example.com/").unwrap(), "https://example.com");
+        assert_eq!(origin("--url", "http://[::1]:8808").unwrap(), "http://[::1]:8808");
+        for wrong in ["", "example.com", "https://", "https://a/b", "https://a b", "ftp://a", "https://a?x"] {
+            assert!(origin("--url", wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(issuer("https://login.example.com/tenant").unwrap(), "https://login.example.com/tenant");
+        for wrong in ["", "login", "https://", "https:///x", "https://a b", "https://a?x", "https://a#x"] {
+            assert!(issuer(wrong).is_err(), "{wrong}");
+        }
+    }
 }

@@ -38,6 +38,7 @@ use super::http::token_file;
 use super::operations::Operations;
 use crate::context;
 use crate::failure::{Failure, Kind, Outcome};
+use crate::output;
 
 /// How long the processes of a bridge that ends may take, and then what goes on when nobody waits for it.
 const CLOSE_BOUND: Duration = Duration::from_secs(20);
@@ -59,6 +60,12 @@ pub struct Wish {
     pub hosts: Vec<String>,
     /// Which pages may speak to it.
     pub origins: Vec<String>,
+    /// How it is reached from outside; none for its address.
+    pub url: Option<String>,
+    /// Who issues tokens for it, where that is not its operator.
+    pub issuers: Vec<String>,
+    /// How many servers run at once.
+    pub sessions: u32,
     /// What becomes of a server that ends by itself.
     pub restart: Restart,
     /// It only starts each server once.
@@ -122,20 +129,25 @@ impl Bridge {
         let port = Port {
             operations: Arc::clone(operations),
             pipes,
-            servers: Arc::new(wish.servers),
-            grounds: Arc::new(wish.grounds),
+            servers: Arc::new(wish.servers.clone()),
+            grounds: Arc::new(wish.grounds.clone()),
             tasks: TaskTracker::new(),
         };
         let (drain, stop) = (CancellationToken::new(), CancellationToken::new());
+        let check = wish.check;
         let serving = listener.map(|(listener, address)| {
             let door = match wish.token_file {
                 Some(_) => Door::Tokens(Arc::new(Tokens::new(Arc::clone(operations)))),
                 None => Door::Open(owner.clone()),
             };
             let mut hosts = serve::hosts(Some(address));
+            // By the name under which it is announced, it answers.
+            let outside = wish.url.as_deref().and_then(|url| url.split_once("://"));
+            hosts.extend(outside.map(|(_, host)| host.to_owned()));
+            let settings = settings(operations, &wish);
             hosts.extend(wish.hosts);
-            let access = Access { hosts, origins: wish.origins, door, issuers: Vec::new(), url: None };
-            let settings = settings(operations, wish.isolation, wish.restart);
+            let Wish { origins, issuers, url, .. } = wish;
+            let access = Access { hosts, origins, door, issuers, url };
             let caps = settings.caps;
             let configuration =
                 Configuration { servers: servers.clone(), access, owner: owner.clone(), settings };
@@ -144,7 +156,7 @@ impl Bridge {
             let served = serve::serve(Listening::Tcp(listener), router, bounds, stop.clone());
             (running, tokio::spawn(served))
         });
-        Standing { port, servers, owner, check: wish.check, drain, stop, serving }
+        Standing { port, servers, owner, check, drain, stop, serving }
     }
 }
 
@@ -168,10 +180,18 @@ impl Standing {
 
     /// Starts each server once, and prints its tools.
     pub(super) async fn check(&self) -> Outcome<()> {
+        let (mut failed, named) = (Ok(()), self.servers.len() > 1);
         for server in &self.servers {
-            check::print(&self.port, &self.owner, server, self.servers.len() > 1).await?;
+            let found = check::print(&self.port, &self.owner, server, named).await;
+            let Err(failure) = found else { continue };
+            // The first one is what the command ends with; a person hears of each.
+            if failed.is_ok() {
+                failed = Err(failure);
+            } else {
+                output::say(&failure.in_one_line());
+            }
         }
-        Ok(())
+        failed
     }
 
     /// Ends its processes, and returns when they have gone. The sessions stay: the next bridge brings them back.
@@ -194,8 +214,9 @@ impl Standing {
     }
 }
 
-fn settings(operations: &Operations, isolation: bool, restart: Restart) -> Settings {
-    let mut settings = Settings { isolation, restart, ..Settings::default() };
+fn settings(operations: &Operations, wish: &Wish) -> Settings {
+    let mut settings = Settings { isolation: wish.isolation, restart: wish.restart, ..Settings::default() };
+    settings.caps.processes = usize::try_from(wish.sessions).unwrap_or(usize::MAX);
     if let Some(idle) = operations.limits().idle_timeout {
         settings.times.idle = idle.unsigned_abs();
     }

@@ -1,6 +1,6 @@
 //! What a bridge says when it is up: where it is, what holds its servers, and what to paste into clients.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use serde_json::{Value, json};
 
@@ -26,6 +26,7 @@ pub(super) fn announce(context: &Context, wish: &Wish, address: SocketAddr, leve
             places.iter().map(|place| json!({ "name": place.name, "url": place.url })).collect();
         output::json(&json!({
             "servers": servers,
+            "address": address.to_string(),
             "sandbox": level,
             "session_isolation": wish.isolation,
             "token_file": wish.token_file,
@@ -49,12 +50,28 @@ pub(super) fn announce(context: &Context, wish: &Wish, address: SocketAddr, leve
 }
 
 fn places(wish: &Wish, address: SocketAddr) -> Vec<Place> {
-    let only = wish.servers.len() == 1;
+    let (only, base) = (wish.servers.len() == 1, base(wish, address));
     let place = |name: &str| Place {
         name: name.to_owned(),
-        url: if only { format!("http://{address}/mcp") } else { format!("http://{address}/{name}/mcp") },
+        url: if only { format!("{base}/mcp") } else { format!("{base}/{name}/mcp") },
     };
     wish.servers.keys().map(|name| place(name.as_str())).collect()
+}
+
+/// How clients reach it: as its operator says, or by its address, which is that of this machine where it is none of its own.
+fn base(wish: &Wish, address: SocketAddr) -> String {
+    if let Some(url) = &wish.url {
+        return url.clone();
+    }
+    if let Some(host) = wish.hosts.first() {
+        return format!("http://{host}");
+    }
+    let reached = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => SocketAddr::from((Ipv4Addr::LOCALHOST, address.port())),
+        IpAddr::V6(ip) if ip.is_unspecified() => SocketAddr::from((Ipv6Addr::LOCALHOST, address.port())),
+        IpAddr::V4(_) | IpAddr::V6(_) => address,
+    };
+    format!("http://{reached}")
 }
 
 /// The configuration of four clients.
@@ -106,6 +123,33 @@ fn clients(places: &[Place], token_file: Option<&str>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn it_is_announced_as_it_is_reached() {
+        let wish = |hosts: &[&str], url: Option<&str>| Wish {
+            servers: [("git".parse().unwrap(), crate::host::bridge::servers::Server::default())].into(),
+            listen: String::new(),
+            isolation: true,
+            grounds: crate::host::bridge::Grounds::default(),
+            token_file: None,
+            hosts: hosts.iter().map(|host| (*host).to_owned()).collect(),
+            origins: Vec::new(),
+            url: url.map(str::to_owned),
+            issuers: Vec::new(),
+            sessions: 1,
+            restart: mcp_bridge::settings::Restart::Never,
+            check: false,
+        };
+        for (wish, address, reached) in [
+            (wish(&[], None), "127.0.0.1:1", "http://127.0.0.1:1/mcp"),
+            (wish(&[], None), "0.0.0.0:1", "http://127.0.0.1:1/mcp"),
+            (wish(&[], None), "[::]:1", "http://[::1]:1/mcp"),
+            (wish(&["box:1", "other:1"], None), "0.0.0.0:1", "http://box:1/mcp"),
+            (wish(&["box:1"], Some("https://example.com")), "0.0.0.0:1", "https://example.com/mcp"),
+        ] {
+            assert_eq!(places(&wish, address.parse().unwrap())[0].url, reached);
+        }
+    }
 
     #[test]
     fn a_token_is_named_and_never_shown() {

@@ -116,7 +116,10 @@ impl Port {
         let place = Place::Runner(self.operations.profile().id);
         let submission = Submission { principal: principal.clone(), place, at_once: None, tasks: vec![task] };
         let submitted = self.operations.coordinator().submit(submission).await;
-        let runs = submitted.map_err(|error| other(error.to_string()))?;
+        let runs = submitted.map_err(|error| {
+            self.pipes.forget(session);
+            other(error.to_string())
+        })?;
         if let [run] = &runs[..] {
             self.pipes.comes_with(session, run.id);
         }
@@ -312,7 +315,8 @@ impl Host for Port {
         }
     }
 
-    /// A session with a process is in use for as long as that is there, and without one it is not.
+    /// A session with a process is in use for as long as that is there, and without one it is at rest: the bridge ends the
+    /// process of one that rests where another needs its room, and the manager's limits go by that.
     fn touch(&self, _: SessionId) {}
 
     fn stray(&self, session: SessionId, stray: Stray<'_>) {

@@ -250,6 +250,8 @@ async fn nobody_sees_what_is_anothers() {
     assert_eq!(document.status, 200);
     let document = document.text().await;
     assert!(document.contains("https://issuer.example") && document.contains("/mcp\""), "{document}");
+    assert_eq!(nobody.at("/metrics").get().await.status, 401);
+    assert_eq!(of(&nobody, "ada").at("/metrics").get().await.status, 200);
     assert_eq!(status(&nobody.set("authorization", Some("Bearer wrong")), "{}").await, 401);
     assert_eq!(status(&nobody.set("authorization", Some("Basic t-ada")), "{}").await, 401);
 
