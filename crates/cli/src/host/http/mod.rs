@@ -117,7 +117,7 @@ impl Api {
         }
         if self.access.without_token.is_some() && self.path.is_none() {
             output::say(
-                "whoever can reach it on this machine is let in without a token (serve.without_token)",
+                "whoever can reach it on this machine is let in without a token, agents in sandboxes too (serve.without_token)",
             );
         }
     }
