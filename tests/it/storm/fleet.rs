@@ -20,7 +20,7 @@ const AWAY: Duration = Duration::from_secs(8);
 /// Longer than one takes to come up.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// Two coordinators and three runners.
+/// Two coordinators, of which the first executes runs itself as well, and three runners.
 pub(super) struct Fleet {
     members: Vec<Member>,
     addresses: Vec<String>,
@@ -51,10 +51,13 @@ impl Fleet {
             .collect();
         let mut members: Vec<Member> = addresses
             .iter()
-            .map(|address| {
+            .zip(["4", "0"])
+            .map(|(address, runs_at_once)| {
                 let home = Home::new()
-                    .with("ROOMETTE_HOST_RUNS_AT_ONCE", "0")
+                    .with("ROOMETTE_HOST_RUNS_AT_ONCE", runs_at_once)
+                    .with("ROOMETTE_HOST_CLAIM_WITHIN", "10m")
                     .with("ROOMETTE_HOST_LEASE", LEASE)
+                    .with("ROOMETTE_RUN_GRACE", "500ms")
                     .with("ROOMETTE_LIMITS_ACTIVE_SESSIONS", "1000");
                 let arguments =
                     ["serve", "--store", database, "--listen", address, "--token-file", &token_file];

@@ -29,6 +29,8 @@ pub(super) enum Kind {
     New,
     /// A further one of a session, which goes where its files are.
     Further,
+    /// One of a session with a key, which is new or goes where its files are.
+    Keyed,
     /// A new session's below a parent, which is to hear of its end.
     Child,
     /// Of an executor that no runner has.
@@ -118,6 +120,7 @@ impl Work {
             (4..=5, Some(session)) => {
                 (Kind::Child, json!({"parent_session_id": session, "callback": true, "sandbox": null}))
             }
+            (6, _) => (Kind::Keyed, json!({"key": format!("ticket {}", rng.u8(..20))})),
             _ => (Kind::New, json!({})),
         };
         let mut body = start;
