@@ -2,7 +2,7 @@
 //! who cannot look into the runner's directories.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, symlink};
 
 use camino::Utf8PathBuf;
 use serde_json::{Value, json};
@@ -40,7 +40,7 @@ fn a_turn_goes_to_a_runner_that_has_the_agent() {
 
 /// A coordinator that executes nothing, and one runner.
 struct Scene {
-    _runner: RunnerProcess,
+    runner: Option<RunnerProcess>,
     of: Served,
     /// Where the coordinator is.
     office: Home,
@@ -66,9 +66,15 @@ impl Scene {
         let script = "git config --global user.name A; git config --global user.email a@b; mkdir secret; echo s > secret/file
             git init -q project && cd project && mkdir sub && echo one > sub/file && git add . && git commit -qm one";
         left(home.program("sh", &["-ec", script])).ok();
-        let token = office.path().join("token");
-        let runner = RunnerProcess::at(&home, &format!("http://{}", of.address), &token, &[]);
-        Self { _runner: runner, of, office, home }
+        let mut scene = Self { runner: None, of, office, home };
+        scene.up();
+        scene
+    }
+
+    /// The runner comes up, for the first time or again.
+    fn up(&mut self) {
+        let (server, token) = (format!("http://{}", self.of.address), self.office.path().join("token"));
+        self.runner = Some(RunnerProcess::at(&self.home, &server, &token, &[]));
     }
 
     fn at(&self, name: &str) -> Utf8PathBuf {
@@ -189,6 +195,68 @@ fn what_the_runner_does_not_have_is_told_with_its_name() {
 }
 
 #[test]
+fn a_session_that_was_not_opened_whole_is_opened_by_the_next_run() {
+    let scene = Scene::new();
+    let sh = |script: &str| left(scene.home.program("sh", &["-ec", script])).ok();
+    let work = |project: &str| json!({"type": "start", "argv": ["cat", "file"], "workspace": "worktree", "project_dir": scene.at(project)});
+    let again =
+        |failed: &Reply| scene.ran(&json!({"type": "resume", "session_id": failed.text("/session_id")}));
+    sh("mkdir later && cd later && echo one > file");
+    let failed = scene.ran(&work("later"));
+    assert_eq!(failed.text("/reason"), "workspace_failed", "{}", failed.body);
+    assert!(failed.text("/message").contains("is not in a git repository"), "{}", failed.body);
+    sh("cd later && git init -q && git add . && git commit -qm one");
+    completed(&again(&failed));
+    // What git had begun to make is taken back, with what was settled for it.
+    sh(
+        "cd later && object=.git/objects/$(git rev-parse HEAD:file | sed 's,..,&/,') && mv $object ../object && echo $object > ../name",
+    );
+    let failed = scene.ran(&work("later"));
+    assert_eq!(failed.text("/reason"), "workspace_failed", "{}", failed.body);
+    assert!(!scene.home.session(&failed.text("/session_id")).exists());
+    sh("cd later && mv ../object $(cat ../name)");
+    completed(&again(&failed));
+}
+
+#[test]
+fn a_session_whose_runner_died_while_it_was_opened_is_opened_by_the_next_run() {
+    let mut scene = Scene::new();
+    // Whoever checks this out waits for the other end.
+    let object = "cd project && object=.git/objects/$(git rev-parse HEAD:sub/file | sed 's,..,&/,')";
+    let sh = |scene: &Scene, script: &str| left(scene.home.program("sh", &["-ec", script])).ok();
+    sh(&scene, &format!("{object} && mv $object ../object && mkfifo $object && ln $object ../pipe"));
+    let body = json!({"type": "start", "argv": ["cat", "sub/file"], "workspace": "worktree", "project_dir": scene.at("project")});
+    let made = scene.asked(&scene.of.token, &body).is(201);
+    let session = made.text("/session_id");
+    let git = || processes_of(&session);
+    scene.home.until(|| !git().is_empty());
+    scene.runner.take().unwrap().kill();
+    let directory = scene.home.session(&session);
+    assert!(directory.with_extension("making").exists() && directory.join("scope.json").exists());
+    // Whoever still waits there, or comes to it, reads nothing and ends.
+    scene.home.until(|| {
+        let _other_end = fs::OpenOptions::new().write(true).custom_flags(0o4000).open(scene.at("pipe"));
+        git().is_empty()
+    });
+    sh(&scene, &format!("{object} && mv -f ../object $object"));
+    scene.up();
+    assert_eq!(scene.over(&made).text("/state"), "lost");
+    completed(&scene.ran(&json!({"type": "resume", "session_id": session})));
+}
+
+/// The processes with this in their arguments, or in the path of their working directory.
+fn processes_of(text: &str) -> Vec<i32> {
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let has = |pid: &i32| {
+        let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let directory = fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_default();
+        String::from_utf8_lossy(&arguments).contains(text) || directory.to_string_lossy().contains(text)
+    };
+    pids.filter(has).collect()
+}
+
+#[test]
 fn a_session_has_what_it_got_when_it_was_opened() {
     let scene = Scene::new();
     let link = scene.at("link");
@@ -221,7 +289,8 @@ fn a_session_has_what_it_got_when_it_was_opened() {
     refused(&again("true".into()), "sandbox_unavailable", &["is given once"]);
     fs::write(&kept, whole).unwrap();
     completed(&again("true".into()));
-    fs::remove_dir_all(scene.home.session(&session)).unwrap();
+    // The runner may still note how the run ended.
+    scene.home.until(|| fs::remove_dir_all(scene.home.session(&session)).is_ok());
     refused(&again("true".into()), "sandbox_unavailable", &["is given once"]);
 }
 
@@ -243,7 +312,9 @@ fn a_child_stays_within_its_parent_wherever_links_lead() {
             json!({"type": "start", "argv": ["true"], "workspace": kind, "project_dir": scene.at(name)});
         scene.asked(&token, &body)
     };
-    completed(&scene.over(&child("in-place", "project/sub").is(201)));
+    let below = scene.over(&child("in-place", "project/sub").is(201));
+    completed(&below);
+    assert_eq!(below.body["sandbox"]["read"], json!([scene.at("tools")]), "its parent has them here");
     completed(&scene.over(&child("worktree", "project").is(201)));
     child("in-place", "secret").refused(422, "wider_sandbox");
     for kind in ["in-place", "worktree"] {
