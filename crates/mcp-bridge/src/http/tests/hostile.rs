@@ -185,6 +185,26 @@ async fn who_rests_gives_way_to_who_waits_for_room() {
 }
 
 #[tokio::test]
+async fn what_is_over_before_it_began_is_never_begun() {
+    let caps = Caps { processes: 1, ..Caps::default() };
+    let world = World::new(Settings { caps, ..settings() }).await;
+    let first = world.client().in_root("/a").await;
+    let hanging = first.clone();
+    let hanging = tokio::spawn(async move { hanging.call("1", "hang", "{}").await.status });
+    while first.result("2", "hangs", "{}").await != "1" {}
+    // It waits for room, which is never had.
+    let second = world.client().in_root("/b").await;
+    assert_eq!(second.request("DELETE", "").await.status, 204);
+    assert_eq!(first.request("DELETE", "").await.status, 204);
+    assert_eq!(hanging.await.unwrap(), 200);
+    world.host.until_alive(0).await;
+    assert_eq!(world.host.opened(), 1);
+    let recorded = world.host.records.lock().unwrap().keys().any(|id| id.to_string() == second.session());
+    assert!(!recorded, "nothing is known of it");
+    world.end().await;
+}
+
+#[tokio::test]
 async fn who_reads_no_stream_is_asked_for_roots_where_it_waits() {
     let times = Times { patience: Duration::from_millis(1), ..Times::default() };
     let world = World::new(Settings { times, ..settings() }).await;
