@@ -272,7 +272,8 @@ async fn measure(rounds: usize) {
         issuers: Vec::new(),
         url: None,
     };
-    let caps = Caps { sessions: 100_000, sessions_per_principal: 100_000, ..Caps::default() };
+    let caps =
+        Caps { sessions: 100_000, sessions_per_principal: 100_000, processes: 100_000, ..Caps::default() };
     let settings = Settings { caps, ..Settings::default() };
     let servers = vec!["echo".parse().unwrap()];
     let configuration = Configuration { servers, access, owner, settings };

@@ -127,7 +127,7 @@ pub struct Caps {
 }
 
 impl Default for Caps {
-    /// 1024 sessions, 256 of one principal; 32 MiB a message; 1024 requests and 4096 streams; 64 processes, of which 16
+    /// 1024 sessions, 256 of one principal; 32 MiB a message; 1024 requests and 4096 streams; 64 processes, of which 32
     /// start at once; 64 answers; 512 MiB that wait, and as many that are kept.
     fn default() -> Self {
         Self {
@@ -137,7 +137,7 @@ impl Default for Caps {
             requests: 1_024,
             streams: 4_096,
             processes: 64,
-            starts: 16,
+            starts: 32,
             answers: 64,
             waiting: 512 * 1024 * 1024,
             kept: 512 * 1024 * 1024,

@@ -8,7 +8,7 @@ pub(crate) use self::client::{Answer, Client, INITIALIZED, call, message};
 pub(crate) use self::host::TestHost;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use axum::Router;
 use hyper::server::conn::http1;
@@ -28,16 +28,20 @@ pub(crate) struct World {
     pub(crate) address: SocketAddr,
     pub(crate) running: Running,
     pub(crate) drain: CancellationToken,
+    /// Whose tokens count no more.
+    pub(crate) revoked: Arc<Mutex<Vec<String>>>,
 }
 
-/// Tokens that are the name of whoever shows them, after `t-`.
+/// Tokens that are the name of whoever shows them, after `t-`, unless they were revoked.
 #[derive(Debug)]
-struct Names;
+struct Names(Arc<Mutex<Vec<String>>>);
 
 #[async_trait::async_trait]
 impl Authenticator for Names {
     async fn principal(&self, token: &str) -> Result<Option<Principal>, Unavailable> {
-        Ok(token.strip_prefix("t-").and_then(|name| name.parse().ok()))
+        let name =
+            token.strip_prefix("t-").filter(|name| !self.0.lock().unwrap().iter().any(|of| of == name));
+        Ok(name.and_then(|name| name.parse().ok()))
     }
 }
 
@@ -51,7 +55,12 @@ impl World {
         let address = listener.local_addr().unwrap();
         let drain = CancellationToken::new();
         let owner: Principal = "ada".parse().unwrap();
-        let door = if tokens { Door::Tokens(Arc::new(Names)) } else { Door::Open(owner.clone()) };
+        let revoked = Arc::default();
+        let door = if tokens {
+            Door::Tokens(Arc::new(Names(Arc::clone(&revoked))))
+        } else {
+            Door::Open(owner.clone())
+        };
         let configuration = Configuration {
             servers: vec!["fake".parse().unwrap()],
             access: Access {
@@ -66,7 +75,7 @@ impl World {
         };
         let (router, running) = router(Arc::clone(&host) as _, configuration, drain.clone());
         tokio::spawn(accept(listener, router));
-        Self { host, address, running, drain }
+        Self { host, address, running, drain, revoked }
     }
 
     pub(crate) fn client(&self) -> Client {

@@ -205,6 +205,21 @@ async fn what_is_over_before_it_began_is_never_begun() {
 }
 
 #[tokio::test]
+async fn a_stream_ends_with_the_token_with_which_it_is_read() {
+    let times = Times { heartbeat: Duration::from_millis(20), ..Times::default() };
+    let world = World::with(Arc::new(TestHost::default()), Settings { times, ..settings() }, true).await;
+    let of = |name: &str| world.client().set("authorization", Some(&format!("Bearer t-{name}")));
+    let (ada, bob) = (of("ada").begin("2025-06-18", "{}").await, of("bob").begin("2025-06-18", "{}").await);
+    let (mut hers, mut his) = (ada.get().await, bob.get().await);
+    world.revoked.lock().unwrap().push("ada".into());
+    assert_eq!(hers.event().await, None);
+    assert_eq!(ada.call("1", "tell", "{}").await.status, 401);
+    assert_eq!(bob.result("1", "tell", "{}").await, r#""told""#);
+    assert!(his.event().await.unwrap().data.contains("list_changed"));
+    world.end().await;
+}
+
+#[tokio::test]
 async fn who_reads_no_stream_is_asked_for_roots_where_it_waits() {
     let times = Times { patience: Duration::from_millis(1), ..Times::default() };
     let world = World::new(Settings { times, ..settings() }).await;
