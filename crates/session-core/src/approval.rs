@@ -9,9 +9,10 @@ use jiff::Timestamp;
 use thiserror::Error;
 
 use crate::approvals::{CommandSignature, Grant, Verdict};
+use crate::digest::Digest;
 use crate::event::Payload;
 use crate::ids::{ApprovalId, RunId, SessionId};
-use crate::names::{Principal, ToolName};
+use crate::names::{IdempotencyKey, Principal, ToolName};
 use crate::run::Run;
 
 /// The most approvals of one session that are open at once.
@@ -66,6 +67,18 @@ pub struct NewApproval {
     pub id: ApprovalId,
     /// What is asked.
     pub question: Question,
+}
+
+impl NewApproval {
+    /// The id of a question that its asker may repeat: the same for the same claim and the same name of the call. It sorts by
+    /// when the run was made.
+    #[must_use]
+    pub fn id_of_call(run: &Run, call: &IdempotencyKey) -> Option<ApprovalId> {
+        let drawn = Digest::of(format!("{}\0{}\0{call}", run.id, run.epoch)).to_bytes();
+        let (random, _) = drawn.split_first_chunk()?;
+        let at = u64::try_from(run.created_at.as_millisecond()).unwrap_or_default();
+        ApprovalId::from_uuid(uuid::Builder::from_unix_timestamp_millis(at, random).into_uuid())
+    }
 }
 
 /// What became of a question. Never changes once it is not open.

@@ -15,7 +15,7 @@ use thiserror::Error;
 pub use self::run::{RunAct, RunToken, RunTokenError, SigningKey};
 use crate::digest::Digest;
 use crate::ids::{RunnerId, TokenId};
-use crate::names::{Label, Principal};
+use crate::names::{IdempotencyKey, Label, Principal};
 use crate::state::{UnknownCode, code_enum};
 
 code_enum! {
@@ -107,6 +107,9 @@ impl FromStr for Verbs {
     }
 }
 
+/// The first bytes of what the token of a repeatable call is derived from.
+const DERIVED: &[u8] = b"roomette token of a call\0";
+
 /// The text of an opaque token: shown once, to whom it is given, and kept nowhere.
 #[derive(Clone)]
 pub struct Secret([u8; 32]);
@@ -118,6 +121,19 @@ impl Secret {
     #[must_use]
     pub fn new(random: [u8; 32]) -> Self {
         Self(random)
+    }
+
+    /// The token that a call makes which its caller may repeat: the same for the same principal, the same token that it
+    /// showed and the same name of the call, and for nobody else.
+    #[must_use]
+    pub fn of_call(
+        key: &SigningKey,
+        principal: &Principal,
+        shown: Option<TokenId>,
+        call: &IdempotencyKey,
+    ) -> Self {
+        let shown = shown.map(|id| id.to_string()).unwrap_or_default();
+        Self(key.derived(DERIVED, &[principal.as_str(), &shown, call.as_str()]))
     }
 
     /// The token itself: `rmt_` and 64 hex digits.

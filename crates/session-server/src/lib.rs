@@ -16,6 +16,7 @@ mod metrics;
 mod openapi;
 mod pages;
 mod problem;
+mod readers;
 mod remembered;
 mod routes;
 pub mod serve;

@@ -15,12 +15,12 @@ use session_api::{Code, paths};
 use session_core::error::StoreResult;
 use session_core::wake::{Listener, Topic};
 use session_core::{Event, Seq, SessionId};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use crate::auth::Caller;
 use crate::pages::Piece;
 use crate::problem::Refusal;
+use crate::readers::ReaderPlace;
 use crate::state::State;
 
 /// A page that has so many bytes gets no more events: one event more than that may be in it.
@@ -39,9 +39,9 @@ pub(crate) fn follow(
     session: SessionId,
     after: Seq,
 ) -> Result<Response, Refusal> {
-    let permit = std::sync::Arc::clone(state.readers()).try_acquire_owned();
-    let permit =
-        permit.map_err(|_| Refusal::new(Code::Overloaded, "as many streams as there may be are open"))?;
+    let place = state.readers().enter(caller.principal());
+    let place =
+        place.ok_or_else(|| Refusal::new(Code::Overloaded, "as many streams as there may be are open"))?;
     let mut beat = interval(state.limits().heartbeat);
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     beat.reset();
@@ -54,7 +54,7 @@ pub(crate) fn follow(
         after,
         beat,
         over: false,
-        _permit: permit,
+        _place: place,
     };
     let pieces = stream::unfold(reader, |mut reader| async move {
         let piece = reader.next().await?;
@@ -77,7 +77,7 @@ struct Reader {
     after: Seq,
     beat: Interval,
     over: bool,
-    _permit: OwnedSemaphorePermit,
+    _place: ReaderPlace,
 }
 
 impl Reader {

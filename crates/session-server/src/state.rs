@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::metrics::Metrics;
 use crate::pages::Pages;
+use crate::readers::Readers;
 use crate::remembered::Remembered;
 
 /// Bounds, one for each thing that could grow.
@@ -31,7 +32,7 @@ pub struct Limits {
     pub request_time: Duration,
     /// The most requests that are worked on at once.
     pub requests: usize,
-    /// The most readers of streams at once.
+    /// The most readers of streams at once. One principal has no more than half of them.
     pub readers: usize,
     /// How often a stream says that it lives.
     pub heartbeat: Duration,
@@ -188,7 +189,7 @@ struct Inner {
     drain: CancellationToken,
     metrics: Metrics,
     requests: Arc<Semaphore>,
-    readers: Arc<Semaphore>,
+    readers: Readers,
     reading: Semaphore,
     pages: Pages,
     remembered: Remembered,
@@ -224,7 +225,7 @@ impl State {
                 drain,
                 metrics: Metrics::default(),
                 requests: Arc::new(Semaphore::new(requests)),
-                readers: Arc::new(Semaphore::new(readers)),
+                readers: Readers::new(readers),
                 reading: Semaphore::new(PAGES_AT_ONCE),
                 pages: Pages::default(),
                 remembered,
@@ -274,7 +275,7 @@ impl State {
         &self.inner.remembered
     }
 
-    pub(crate) fn readers(&self) -> &Arc<Semaphore> {
+    pub(crate) fn readers(&self) -> &Readers {
         &self.inner.readers
     }
 }

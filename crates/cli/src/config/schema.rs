@@ -45,7 +45,7 @@ pub struct ServeConfig {
     pub body_bytes: u64,
     /// How many requests are worked on at once; at least 1.
     pub requests: u32,
-    /// How many streams of events are open at once.
+    /// How many streams of events are open at once, half of them at the most of one principal.
     pub readers: u32,
     /// How long a request may take, and its body to come; streams have no end.
     #[serde(serialize_with = "friendly::required", deserialize_with = "duration::deserialize")]

@@ -70,11 +70,24 @@ impl SigningKey {
         self.0
     }
 
+    /// Bytes that nobody knows without the key, the same each time for the same parts.
+    pub(super) fn derived(&self, domain: &[u8], parts: &[&str]) -> [u8; 32] {
+        let mac = self.under(domain);
+        let with_length = |mac: Hmac<Sha256>, part: &&str| {
+            mac.chain_update((part.len() as u64).to_be_bytes()).chain_update(part)
+        };
+        parts.iter().fold(mac, with_length).finalize().into_bytes().into()
+    }
+
     fn mac(&self, payload: &str) -> Hmac<Sha256> {
+        self.under(DOMAIN).chain_update(payload)
+    }
+
+    fn under(&self, domain: &[u8]) -> Hmac<Sha256> {
         // A shorter key is filled up with zeros by definition.
         let mut block = [0; 64];
         block[..self.0.len()].copy_from_slice(&self.0);
-        Hmac::<Sha256>::new(&block.into()).chain_update(DOMAIN).chain_update(payload)
+        Hmac::<Sha256>::new(&block.into()).chain_update(domain)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use axum::Json;
 use axum::extract::State as Extract;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use session_api::approvals::{
     AnswerRequest, ApprovalPage, ApprovalQuery, ApprovalView, AskRequest, WithdrawRequest,
 };
@@ -15,6 +15,7 @@ use session_core::token::Verb;
 use session_core::{ApprovalId, RunId, SessionId};
 
 use super::bind::directory;
+use super::runs::call;
 use super::seen;
 use crate::auth::Caller;
 use crate::extract::{JsonBody, PathId, PathIds, Query, field, limit, optional};
@@ -118,13 +119,18 @@ async fn asked(state: &State, caller: &Caller, id: ApprovalId) -> Result<Approva
 /// One that holds for the rest of the session is for whoever asks to remember.
 #[utoipa::path(
     post, path = "/v1/runs/{id}/approvals", operation_id = "ask_approval", tag = "approvals",
-    params(("id" = String, Path, description = "`run_…`")), request_body = AskRequest,
+    params(
+        ("id" = String, Path, description = "`run_…`"),
+        ("Idempotency-Key" = Option<String>, Header, description = "The caller's name for this call: the same call again makes nothing."),
+    ),
+    request_body = AskRequest,
     responses((status = 201, description = "The question.", body = ApprovalView)),
 )]
 pub(super) async fn ask(
     Extract(state): Extract<State>,
     caller: Caller,
     PathId(id): PathId<RunId>,
+    headers: HeaderMap,
     JsonBody(request): JsonBody<AskRequest>,
 ) -> Result<(StatusCode, Json<ApprovalView>), Refusal> {
     let question = question(&request)?;
@@ -132,8 +138,11 @@ pub(super) async fn ask(
     if let (Caller::Run(_), Some(_)) = (&caller, named) {
         return Err(Refusal::invalid("approval_id", "is given by the service"));
     }
-    let (fence, _) = caller.claim(&state, id, request.epoch).await?;
-    let new = NewApproval { id: named.unwrap_or_else(|| state.coordinator().env().approval_id()), question };
+    let call = call(&headers)?;
+    let (fence, run) = caller.claim(&state, id, request.epoch).await?;
+    let of_call = call.and_then(|call| NewApproval::id_of_call(&run, &call));
+    let id = named.or(of_call).unwrap_or_else(|| state.coordinator().env().approval_id());
+    let new = NewApproval { id, question };
     let asked = state.coordinator().ask(fence, new).await?;
     Ok((StatusCode::CREATED, Json(ApprovalView::from(&asked))))
 }

@@ -59,11 +59,7 @@ async fn recalled(
 
 /// By what this call is known if it is repeated.
 fn once(caller: &Caller, headers: &HeaderMap, request: &CreateRun) -> Result<Option<Idempotency>, Refusal> {
-    let mut given = headers.get_all(paths::IDEMPOTENCY_KEY).iter();
-    let Some(value) = given.next() else { return Ok(None) };
-    let text = value.to_str().ok().filter(|_| given.next().is_none());
-    let text = text.ok_or_else(|| Refusal::invalid("Idempotency-Key", "must be one text of ASCII"))?;
-    let mut key: IdempotencyKey = field("Idempotency-Key", text)?;
+    let Some(mut key) = call(headers)? else { return Ok(None) };
     let mut canonical = serde_json::to_vec(request).map_err(|error| internal(&error))?;
     if let Caller::Run(executing) = caller {
         // Runs of one owner know nothing of each other, and may call their steps alike.
@@ -72,6 +68,15 @@ fn once(caller: &Caller, headers: &HeaderMap, request: &CreateRun) -> Result<Opt
         key = of_session(session, &key)?;
     }
     Ok(Some(Idempotency { principal: caller.principal().clone(), key, digest: Digest::of(canonical) }))
+}
+
+/// The caller's name for this call.
+pub(super) fn call(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, Refusal> {
+    let mut given = headers.get_all(paths::IDEMPOTENCY_KEY).iter();
+    let Some(value) = given.next() else { return Ok(None) };
+    let text = value.to_str().ok().filter(|_| given.next().is_none());
+    let text = text.ok_or_else(|| Refusal::invalid("Idempotency-Key", "must be one text of ASCII"))?;
+    field("Idempotency-Key", text).map(Some)
 }
 
 /// A key that only the runs of this session use.

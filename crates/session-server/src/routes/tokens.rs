@@ -2,12 +2,15 @@
 
 use axum::Json;
 use axum::extract::State as Extract;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use session_api::sessions::PageQuery;
 use session_api::tokens::{CreateToken, TokenCreated, TokenPage, TokenView};
 use session_core::ids::TokenId;
-use session_core::token::{NewToken, Secret, Subject, TokenRecord, Verb, Verbs};
+use session_core::names::IdempotencyKey;
+use session_core::token::{NewToken, Secret, SigningKey, Subject, TokenRecord, Verb, Verbs, weaken};
+use session_core::{Conflict, StoreError};
 
+use super::runs::call;
 use crate::auth::{Caller, Person, forbidden};
 use crate::extract::{JsonBody, PathId, Query, field, limit, optional};
 use crate::problem::Refusal;
@@ -16,11 +19,13 @@ use crate::state::State;
 /// Issue a token, never a stronger one than that with which it is asked for. Its secret is shown this once.
 #[utoipa::path(
     post, path = "/v1/tokens", operation_id = "create_token", tag = "tokens", request_body = CreateToken,
+    params(("Idempotency-Key" = Option<String>, Header, description = "The caller's name for this call: the same call again makes nothing, and shows the same secret.")),
     responses((status = 201, description = "The token.", body = TokenCreated)),
 )]
 pub(super) async fn create(
     Extract(state): Extract<State>,
     caller: Caller,
+    headers: HeaderMap,
     JsonBody(request): JsonBody<CreateToken>,
 ) -> Result<(StatusCode, Json<TokenCreated>), Refusal> {
     let person = person(&caller)?;
@@ -35,7 +40,14 @@ pub(super) async fn create(
     if request.expires_at.is_some_and(|end| end <= env.now()) {
         return Err(Refusal::invalid("expires_at", "is over: such a token would never count"));
     }
-    let secret = Secret::new(env.secret());
+    let (shown, call) = (person.token.map(|(id, _)| id), call(&headers)?);
+    let secret = match &call {
+        None => Secret::new(env.secret()),
+        Some(call) => {
+            let key = state.coordinator().store().signing_key(SigningKey::new(env.secret())).await?;
+            Secret::of_call(&key, &person.principal, shown, call)
+        }
+    };
     let new = NewToken {
         id: env.token_id(),
         digest: secret.digest(),
@@ -44,11 +56,38 @@ pub(super) async fn create(
         principal: principal.unwrap_or_else(|| person.principal.clone()),
         verbs,
         expires_at: request.expires_at.map(session_core::env::whole_milliseconds),
-        parent: person.token.map(|(id, _)| id),
+        parent: shown,
     };
-    let token = state.coordinator().store().issue(new, env.now()).await?;
+    let token = match (state.coordinator().store().issue(new.clone(), env.now()).await, call) {
+        (Err(StoreError::Conflict(Conflict::Exists(_))), Some(call)) => {
+            made_before(&state, person, new, call).await?
+        }
+        (issued, _) => issued?,
+    };
     let created = TokenCreated { secret: secret.reveal(), token: TokenView::from(&token) };
     Ok((StatusCode::CREATED, Json(created)))
+}
+
+/// The token that the same call made before.
+async fn made_before(
+    state: &State,
+    person: &Person,
+    new: NewToken,
+    call: IdempotencyKey,
+) -> Result<TokenRecord, Refusal> {
+    let store = state.coordinator().store();
+    let shown = match person.token {
+        Some((_, digest)) => store.token(digest).await?,
+        None => None,
+    };
+    // As it was issued: it ends with that with which it is asked for, if that is earlier.
+    let new = shown.and_then(|shown| weaken(&shown, new.clone()).ok()).unwrap_or(new);
+    let is_it = |made: &TokenRecord| {
+        (&made.name, made.subject, &made.principal, made.verbs, made.expires_at)
+            == (&new.name, new.subject, &new.principal, new.verbs, new.expires_at)
+    };
+    let found = store.token(new.digest).await?.filter(is_it);
+    found.ok_or_else(|| StoreError::from(Conflict::Reused(call)).into())
 }
 
 /// Tokens of the caller, or with the verb `admin` of everybody, newest first.

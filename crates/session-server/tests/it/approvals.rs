@@ -131,3 +131,21 @@ async fn a_runner_that_asks_again_asks_once() {
     let stale = json!({"epoch": 2, "tool": "shell", "title": "ls?"});
     world.post(&runner, &asking, &stale).await.refused(409, "stale_epoch");
 }
+
+#[tokio::test]
+async fn a_run_that_repeats_its_call_asks_once() {
+    let world = World::new();
+    let alice = world.token("alice", "run read").await;
+    let (session, run) = world.start(&alice).await;
+    let token = world.run_token(&world.claim().await, "").await;
+    let asking = format!("/v1/runs/{run}/approvals");
+    let question = json!({"tool": "shell", "title": "ls?"});
+    let first = world.post_once(&token, &asking, "step 1", &question).await.is(201);
+    assert_eq!(world.post_once(&token, &asking, "step 1", &question).await.is(201).body, first.body);
+    let other = json!({"tool": "shell", "title": "rm?"});
+    world.post_once(&token, &asking, "step 1", &other).await.refused(409, "exists");
+    let second = world.post_once(&token, &asking, "step 2", &question).await.is(201);
+    assert_ne!(second.text("/id"), first.text("/id"));
+    let open = world.get(&alice, &format!("/v1/sessions/{session}/approvals?open=true")).await.is(200);
+    assert_eq!(open.body["items"].as_array().unwrap().len(), 2);
+}

@@ -29,11 +29,8 @@ async fn a_run_is_there_at_once_and_nothing_has_executed() {
 async fn a_repeated_call_makes_nothing_and_another_one_under_its_key_is_refused() {
     let world = World::new();
     let (alice, bob) = (world.token("alice", "run read").await, world.token("bob", "run read").await);
-    let send = async |token: &str, key: &str, body: &Value| {
-        let request = request("POST", token, "/v1/runs").header("content-type", "application/json");
-        let request = request.header("idempotency-key", key);
-        world.send(request.body(Body::from(body.to_string())).unwrap()).await
-    };
+    let send =
+        async |token: &str, key: &str, body: &Value| world.post_once(token, "/v1/runs", key, body).await;
     let body = json!({"type": "start", "argv": ["true"]});
     let first = send(&alice, "k", &body).await.is(201);
     let again = json!({"argv": ["true"], "type": "start"});

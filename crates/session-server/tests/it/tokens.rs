@@ -77,3 +77,29 @@ async fn a_token_revokes_none_that_is_stronger() {
     world.delete(&weak, &format!("/v1/tokens/{own}")).await.is(200);
     world.get(&weak, "/v1/sessions").await.refused(401, "unauthenticated");
 }
+
+#[tokio::test]
+async fn a_repeated_call_issues_one_token_and_shows_its_secret_again() {
+    let world = World::new();
+    let (alice, bob) = (world.token("alice", "read run").await, world.token("bob", "read run").await);
+    let other = world.token("alice", "read run").await;
+    let body = json!({"name": "ci", "verbs": ["read"], "expires_at": "2026-01-02T00:00:00Z"});
+    let first = world.post_once(&alice, "/v1/tokens", "k", &body).await.is(201);
+    assert_eq!(world.post_once(&alice, "/v1/tokens", "k", &body).await.is(201).body, first.body);
+    world.get(&first.text("/secret"), "/v1/sessions").await.is(200);
+    // What one caller's key leads to is nobody else's, be it another token of the same principal.
+    for shown in [&bob, &other] {
+        let made = world.post_once(shown, "/v1/tokens", "k", &body).await.is(201);
+        assert_ne!(made.text("/secret"), first.text("/secret"));
+    }
+    for (field, value) in [("name", json!("cd")), ("verbs", json!(["run"])), ("expires_at", Value::Null)] {
+        let mut body = body.clone();
+        body[field] = value;
+        world.post_once(&alice, "/v1/tokens", "k", &body).await.refused(422, "key_reused");
+    }
+    let path = format!("/v1/tokens/{}", first.text("/token/id"));
+    world.delete(&alice, &path).await.is(200);
+    let again = world.post_once(&alice, "/v1/tokens", "k", &body).await.is(201);
+    assert_ne!(again.body["token"]["revoked_at"], Value::Null, "it is no new one");
+    world.get(&again.text("/secret"), "/v1/sessions").await.refused(401, "unauthenticated");
+}

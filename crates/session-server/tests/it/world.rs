@@ -147,6 +147,13 @@ impl World {
         self.send(request.body(Body::from(body.to_string())).unwrap()).await
     }
 
+    /// The same under the caller's own name for the call.
+    pub(crate) async fn post_once(&self, token: &str, path: &str, call: &str, body: &Value) -> Answer {
+        let request = request("POST", token, path).header("content-type", "application/json");
+        let request = request.header("idempotency-key", call);
+        self.send(request.body(Body::from(body.to_string())).unwrap()).await
+    }
+
     /// A run of `true` in a new session of whoever has the token: session and run.
     pub(crate) async fn start(&self, token: &str) -> (String, String) {
         let answer = self.post(token, "/v1/runs", &json!({"type": "start", "argv": ["true"]})).await.is(201);
