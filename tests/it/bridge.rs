@@ -12,7 +12,7 @@ use std::fs;
 
 use camino::Utf8PathBuf;
 use serde_json::json;
-use session_tests::bridge::Bridge;
+use session_tests::bridge::{self, Bridge};
 use session_tests::home::Home;
 
 /// A directory with a file in it, apart from roomette's own data.
@@ -153,4 +153,33 @@ fn other_directories_later_end_the_session() {
     bridge.end_by(rustix::process::Signal::TERM);
     let _again = Bridge::at(&home, &address, &["--session-isolation"]);
     assert!(client.call("cwd", &json!({})).starts_with("403 "));
+}
+
+#[test]
+fn a_host_that_serves_is_a_bridge_too_where_its_settings_say_so() {
+    let home = Home::new();
+    let (mine, server) = (project(&home, "mine"), bridge::server(&home));
+    let servers = home.path().join("servers.json");
+    let (place, entry) = (bridge::directory(&server), json!({"command": "python3", "args": [server]}));
+    fs::write(&servers, json!({"mcpServers": {"tries": entry}}).to_string()).unwrap();
+    let settings = |isolation: bool| {
+        format!(
+            "[host]\nruns_at_once = 1\n[bridge]\nconfig = \"{servers}\"\nlisten = \"127.0.0.1:0\"\nsessions = 2\n\
+             session_isolation = {isolation}\nallow_root = [\"{mine}\"]\nallow_read = [\"{place}\"]\n"
+        )
+    };
+    fs::create_dir_all(home.data()).unwrap();
+    let file = home.data().join("config.toml");
+    fs::write(&file, settings(false)).unwrap();
+    assert!(home.run(&["serve"]).exits(2).stderr.contains("bridge.sandbox_scope"));
+    fs::write(&file, settings(true)).unwrap();
+    let host = Bridge::of(&home, &["serve", "--listen", "127.0.0.1:0"]);
+    let (mut one, mut other) = (host.opens(&[&mine]), host.opens(&[&mine]));
+    for client in [&mut one, &mut other] {
+        assert_eq!(client.call("cwd", &json!({})), mine);
+    }
+    // Servers at work take no places from other runs.
+    let _completed = home.run(&["run", "--", "true"]).ok();
+    assert_eq!(home.run(&["ps", "--busy", "-q"]).ok().stdout.lines().count(), 2);
+    assert_eq!(host.end_by(rustix::process::Signal::TERM), Some(0));
 }

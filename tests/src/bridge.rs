@@ -77,7 +77,17 @@ impl Bridge {
     /// When it does not come up.
     #[must_use]
     pub fn serving(home: &Home, arguments: &[&str]) -> Self {
-        let mut command = home.command(&[&["--json", "bridge"], arguments].concat());
+        Self::of(home, &[&["bridge"], arguments].concat())
+    }
+
+    /// The bridge of what this command makes a host.
+    ///
+    /// # Panics
+    ///
+    /// When it does not come up.
+    #[must_use]
+    pub fn of(home: &Home, arguments: &[&str]) -> Self {
+        let mut command = home.command(&[&["--json"], arguments].concat());
         let mut child =
             command.stdout(Stdio::piped()).spawn().unwrap_or_else(|error| panic!("bridge: {error}"));
         let stdout = child.stdout.take().unwrap_or_else(|| panic!("no pipe"));

@@ -40,8 +40,16 @@ fn compare(revision: &str, least: usize) {
     let server = peers.everything();
     let alone = Alone::start(&home, &peers);
     let place = peers.place().to_owned();
-    let first =
-        ["--listen", "127.0.0.1:0", "--no-auth", "--session-isolation", "--allow-read", place.as_str()];
+    let first = [
+        "--listen",
+        "127.0.0.1:0",
+        "--no-auth",
+        "--session-isolation",
+        "--allow-root",
+        place.as_str(),
+        "--allow-read",
+        place.as_str(),
+    ];
     let bridge =
         Bridge::serving(&home, &[&first[..], &["--", peers.node().as_str(), server.as_str()]].concat());
     let through = format!("http://{}/mcp", bridge.address);

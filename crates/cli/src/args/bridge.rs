@@ -24,8 +24,8 @@ pub struct BridgeArgs {
     /// --no-auth below --sandbox-scope.
     #[arg(long, value_name = "DIR")]
     pub allow_root: Vec<Utf8PathBuf>,
-    /// Every session may read this directory or file, such as the server's own program. Repeatable.
-    #[arg(long, value_name = "PATH")]
+    /// Every session may read this directory, such as that of the server's own program. Repeatable.
+    #[arg(long, value_name = "DIR")]
     pub allow_read: Vec<Utf8PathBuf>,
     /// How much the kernel must enforce: `best` (what the machine offers, never less than floor), `full`, `floor`, or `off`.
     #[arg(long, value_name = "LEVEL")]

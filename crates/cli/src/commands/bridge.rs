@@ -18,11 +18,7 @@ const TOKEN_FILE: &str = "bridge.token";
 /// Serves until told to end.
 pub async fn execute(context: &Context, args: &BridgeArgs) -> Outcome<()> {
     let wish = wish(context, args)?;
-    let mut context = context.clone();
-    // Every server at work is a run of a session that is active.
-    let Config { host, limits, .. } = &mut context.config;
-    host.runs_at_once = host.runs_at_once.max(args.sessions);
-    limits.active_sessions = limits.active_sessions.max(args.sessions);
+    let mut context = with_room(context, Some(&wish));
     if !args.check {
         return serve(&context, &wish).await;
     }
@@ -37,6 +33,50 @@ pub async fn execute(context: &Context, args: &BridgeArgs) -> Outcome<()> {
     context.paths = Paths { data, ..context.paths };
     context.config.store.url = String::new();
     serve(&context, &wish).await
+}
+
+/// The bridge that the settings ask for, of a host that serves.
+pub(super) fn configured(context: &Context) -> Outcome<Option<Wish>> {
+    let settings = &context.config.bridge;
+    if settings.config.as_str().is_empty() {
+        return Ok(None);
+    }
+    let grounds = Grounds {
+        scope: bridge::directories("bridge.sandbox_scope", &settings.sandbox_scope)?,
+        allowed: bridge::directories("bridge.allow_root", &settings.allow_root)?,
+        allow_read: bridge::directories("bridge.allow_read", &settings.allow_read)?,
+        level: None,
+        net: None,
+    };
+    if grounds.scope.is_empty() && !settings.session_isolation {
+        return Err(Failure::usage("bridge.sandbox_scope is empty, and all clients share one server")
+            .hint("name the server's directory, or set bridge.session_isolation = true"));
+    }
+    Ok(Some(Wish {
+        servers: bridge::read(&settings.config, &[])?,
+        listen: settings.listen.clone(),
+        isolation: settings.session_isolation,
+        grounds,
+        token_file: Some(context.paths.data.join(TOKEN_FILE)),
+        hosts: Vec::new(),
+        origins: Vec::new(),
+        url: None,
+        issuers: Vec::new(),
+        sessions: settings.sessions,
+        restart: Restart::OnCrash,
+        check: false,
+    }))
+}
+
+/// Every server at work is a run of a session that is active: they take no places from the other runs.
+pub(super) fn with_room(context: &Context, wish: Option<&Wish>) -> Context {
+    let mut context = context.clone();
+    if let Some(wish) = wish {
+        let Config { host, limits, .. } = &mut context.config;
+        host.runs_at_once += wish.sessions;
+        limits.active_sessions += wish.sessions;
+    }
+    context
 }
 
 async fn serve(context: &Context, wish: &Wish) -> Outcome<()> {
@@ -66,7 +106,7 @@ fn wish(context: &Context, args: &BridgeArgs) -> Outcome<Wish> {
         grounds: Grounds {
             scope: bridge::directories("--sandbox-scope", &scope)?,
             allowed: bridge::directories("--allow-root", allowed)?,
-            allow_read: bridge::readable("--allow-read", &args.allow_read)?,
+            allow_read: bridge::directories("--allow-read", &args.allow_read)?,
             level: args.sandbox,
             net: args.net,
         },

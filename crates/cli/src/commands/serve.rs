@@ -2,6 +2,7 @@
 
 use std::io;
 
+use super::bridge;
 use crate::args::ServeArgs;
 use crate::context::Context;
 use crate::failure::{Failure, Kind, Outcome};
@@ -26,7 +27,9 @@ pub async fn execute(context: &Context, args: &ServeArgs) -> Outcome<()> {
     if !args.background {
         let paths = context.paths.clone();
         let wish = Wish { listen: args.listen.clone(), token_file: args.token_file.clone() };
-        let duties = Duties { api: Some(&wish), bridge: None };
+        let bridge = bridge::configured(context)?;
+        let context = &bridge::with_room(context, bridge.as_ref());
+        let duties = Duties { api: Some(&wish), bridge: bridge.as_ref() };
         let up = move || {
             output::say(&format!("host of {} is up (process {})", paths.data, std::process::id()));
             Ok(())

@@ -29,6 +29,28 @@ pub struct Config {
     pub cleanup: CleanupConfig,
     /// The HTTP API of a host that is started with `roomette serve`.
     pub serve: ServeConfig,
+    /// The MCP bridge of a host that is started with `roomette serve`.
+    pub bridge: BridgeConfig,
+}
+
+/// The MCP bridge of a host that is started with `roomette serve`: what `roomette bridge` is told by its flags of the same names.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BridgeConfig {
+    /// The file with the servers (`mcpServers`), as an absolute path; empty for no bridge.
+    pub config: Utf8PathBuf,
+    /// Where it listens: an IP address and a port.
+    pub listen: String,
+    /// Whether every client session has a process of its own, confined to the directories that its client names.
+    pub session_isolation: bool,
+    /// The directories of a session whose client names none, and of all clients without `session_isolation`.
+    pub sandbox_scope: Vec<Utf8PathBuf>,
+    /// Clients may name directories below these, and nowhere else; nothing for anywhere.
+    pub allow_root: Vec<Utf8PathBuf>,
+    /// Directories that every session may read.
+    pub allow_read: Vec<Utf8PathBuf>,
+    /// How many servers run at once, beside the runs of the host; 1 to 1000.
+    pub sessions: u32,
 }
 
 /// The HTTP API of a host that is started with `roomette serve`.
@@ -284,6 +306,15 @@ impl Default for Config {
                 readers: 4_096,
                 request_timeout: SignedDuration::from_secs(30),
             },
+            bridge: BridgeConfig {
+                config: Utf8PathBuf::new(),
+                listen: "127.0.0.1:8808".into(),
+                session_isolation: true,
+                sandbox_scope: Vec::new(),
+                allow_root: Vec::new(),
+                allow_read: Vec::new(),
+                sessions: 64,
+            },
         }
     }
 }
@@ -312,6 +343,25 @@ impl HostConfig {
     pub fn fleet(&self) -> Option<SignedDuration> {
         const USUAL: SignedDuration = SignedDuration::from_mins(10);
         self.claim_within.or((self.runs_at_once == 0).then_some(USUAL))
+    }
+}
+
+impl BridgeConfig {
+    fn check(&self, runs_at_once: u32) -> Result<(), String> {
+        if !(1..=1_000).contains(&self.sessions) {
+            return Err(format!("bridge.sessions is {}, 1 to 1000 are allowed", self.sessions));
+        }
+        if self.config.as_str().is_empty() {
+            return Ok(());
+        }
+        if runs_at_once == 0 {
+            return Err("bridge.config wants a host that executes runs, and host.runs_at_once is 0".into());
+        }
+        let paths = [&self.sandbox_scope, &self.allow_root, &self.allow_read].into_iter().flatten();
+        match paths.chain([&self.config]).find(|path| !path.is_absolute()) {
+            Some(path) => Err(format!("bridge: {path} is relative, give the whole path")),
+            None => Ok(()),
+        }
     }
 }
 
@@ -354,6 +404,7 @@ impl Config {
         if self.serve.request_timeout <= SignedDuration::ZERO {
             return Err("serve.request_timeout must be longer than nothing".into());
         }
+        self.bridge.check(self.host.runs_at_once)?;
         positive("limits.idle_timeout", self.limits.idle_timeout)?;
         positive("limits.suspended_ttl", self.limits.suspended_ttl)?;
         positive("host.linger", self.host.linger)?;

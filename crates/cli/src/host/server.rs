@@ -76,9 +76,9 @@ pub async fn serve(
             format!("the data directory {} has a host: process {}", context.paths.data, connection.process());
         return Err(Failure::new(Kind::Conflict, message));
     }
-    let purpose = match (stay, duties.bridge) {
-        (Stay::UntilTold, Some(_)) => "roomette bridge",
-        (Stay::UntilTold, None) => "roomette serve",
+    let purpose = match (stay, duties) {
+        (Stay::UntilTold, Duties { api: None, bridge: Some(_) }) => "roomette bridge",
+        (Stay::UntilTold, _) => "roomette serve",
         (Stay::WhileNeeded, _) => "host in the background",
     };
     let lock = HostLock::acquire(&context.paths, purpose, context.env.now(), PATIENCE).await?;

@@ -32,7 +32,7 @@ use tokio_util::task::TaskTracker;
 use self::door::Tokens;
 use self::pipes::Pipes;
 use self::port::Port;
-pub use self::scope::{Grounds, directories, readable};
+pub use self::scope::{Grounds, directories};
 pub use self::servers::{Servers, one, read};
 use super::http::token_file;
 use super::operations::Operations;

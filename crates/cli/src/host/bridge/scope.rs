@@ -117,16 +117,6 @@ pub fn directories(flag: &str, named: &[Utf8PathBuf]) -> Outcome<Vec<Utf8PathBuf
     named.iter().map(one).collect()
 }
 
-/// What the operator lets every session read, which may be a file, as it really is.
-pub fn readable(flag: &str, named: &[Utf8PathBuf]) -> Outcome<Vec<Utf8PathBuf>> {
-    let one = |path: &Utf8PathBuf| {
-        let failed =
-            |error: &io::Error| Failure::caused(Kind::Usage, format!("{flag} {path} is out of reach"), error);
-        path.canonicalize_utf8().map_err(|error| failed(&error))
-    };
-    named.iter().map(one).collect()
-}
-
 /// Where a directory really is.
 fn real(path: &Utf8Path) -> Result<Utf8PathBuf, (&'static str, String)> {
     let found = path.canonicalize_utf8().and_then(|real| Ok((fs::metadata(&real)?.is_dir(), real)));
@@ -169,16 +159,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_read_may_be_a_file_and_what_is_opened_is_a_directory() {
+    fn what_is_named_is_a_directory_that_is_there() {
         let place = tempfile::tempdir().unwrap();
         let place = Utf8PathBuf::from_path_buf(place.path().canonicalize().unwrap()).unwrap();
         let file = place.join("server.py");
         fs::write(&file, "").unwrap();
-        assert_eq!(
-            readable("--allow-read", &[file.clone(), place.clone()]).unwrap(),
-            [file.clone(), place.clone()]
-        );
-        assert!(directories("--allow-root", &[file]).is_err());
-        assert!(readable("--allow-read", &[place.join("nowhere")]).unwrap_err().message.contains("nowhere"));
+        assert_eq!(directories("--allow-read", std::slice::from_ref(&place)).unwrap(), [place.clone()]);
+        for (wrong, why) in [(file, "not a directory"), (place.join("nowhere"), "nothing at this path")] {
+            let message = directories("--allow-read", &[wrong]).unwrap_err().message;
+            assert!(message.contains("--allow-read") && message.contains(why), "{message}");
+        }
     }
 }
