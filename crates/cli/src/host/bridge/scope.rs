@@ -164,7 +164,7 @@ mod tests {
         let place = Utf8PathBuf::from_path_buf(place.path().canonicalize().unwrap()).unwrap();
         let file = place.join("server.py");
         fs::write(&file, "").unwrap();
-        assert_eq!(directories("--allow-read", std::slice::from_ref(&place)).unwrap(), [place.clone()]);
+        assert_eq!(directories("--allow-read", std::slice::from_ref(&place)).unwrap(), [place.as_path()]);
         for (wrong, why) in [(file, "not a directory"), (place.join("nowhere"), "nothing at this path")] {
             let message = directories("--allow-read", &[wrong]).unwrap_err().message;
             assert!(message.contains("--allow-read") && message.contains(why), "{message}");
