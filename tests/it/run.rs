@@ -24,6 +24,25 @@ fn twenty_tasks_have_twenty_databases() {
     assert_eq!(sessions.lines().len(), 20);
 }
 
+/// The host has let go of the first run's progress long before anybody asks: its last line is in the record.
+#[test]
+fn who_comes_late_hears_the_last_line_too() {
+    let home = Home::new();
+    let left = home.run(&["--json", "run", "--", "echo", "the last word"]).ok();
+    let first = left.json()[0]["session"].as_str().unwrap().to_owned();
+    let second = home.detached(&["sh", "-c", "mkfifo gate; cat gate"]);
+    let gate = home.session(&second).join("work/gate");
+    home.until(|| gate.exists());
+    let waits = home.command(&["--json", "wait", &first, &second]).stdout(Stdio::piped()).spawn().unwrap();
+    fs::write(gate, "went\n").unwrap();
+    let told = waits.wait_with_output().unwrap();
+    let shown = String::from_utf8(told.stdout).unwrap();
+    let both: Vec<serde_json::Value> =
+        shown.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!([&both[0]["last_line"], &both[1]["last_line"]], ["the last word", "went"]);
+    assert_eq!(home.run(&["--json", "wait", &first, &second]).ok().json(), both);
+}
+
 #[test]
 fn arguments_are_data() {
     let home = Home::new();

@@ -23,6 +23,7 @@ mod host;
 mod money;
 mod output;
 mod paths;
+mod recorded;
 mod records;
 #[cfg(target_os = "linux")]
 mod remote;

@@ -1,16 +1,12 @@
 //! `roomette result`: what a session's last run came to.
 
-use session_core::event::EventKind;
-use session_core::ports::{EventStore as _, RunStore as _};
+use session_core::SessionRef;
+use session_core::ports::RunStore as _;
 use session_core::run::ReasonCode;
-use session_core::{Seq, SessionRef};
 
 use crate::context::Context;
 use crate::failure::{Failure, Kind, Outcome};
-use crate::{output, select};
-
-/// How many events are looked through at once, from the end.
-const PAGE: u32 = 1_000;
+use crate::{output, recorded, select};
 
 /// Prints the agent's last word, or the last line of a command's output. Fails where the run did not complete.
 pub async fn execute(context: &Context, name: &str) -> Outcome<()> {
@@ -25,22 +21,8 @@ pub async fn execute(context: &Context, name: &str) -> Outcome<()> {
         let message = format!("the last run of {id} is {} and has no result yet", run.state.phase());
         return Err(Failure::new(Kind::Conflict, message).hint(format!("`roomette wait {id}` waits for it")));
     };
-    // The end of a run is the end of the log, but for a few events of the session itself.
-    let mut events = store.tail(id, PAGE).await?;
-    let mut found = None;
-    while found.is_none() && !events.is_empty() {
-        let of_run = |kind: &EventKind| *kind == EventKind::Result;
-        found = events
-            .iter()
-            .rev()
-            .find(|event| event.body.run == Some(run.id) && of_run(&event.body.kind))
-            .map(|event| event.body.payload.clone());
-        let first = events.first().map_or(Seq::START, |event| event.seq);
-        let before = Seq(first.0.saturating_sub(u64::from(PAGE) + 1));
-        events = if first <= Seq(1) { Vec::new() } else { store.read(id, before, PAGE).await? };
-    }
+    let result = recorded::result(&store, &run).await?;
     store.close().await;
-    let result = found.and_then(|payload| payload.value().ok()).unwrap_or_default();
     if context.json {
         output::json(&serde_json::json!({
             "session": id, "run": run.id, "state": run.state.phase().code(),

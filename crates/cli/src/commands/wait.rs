@@ -8,7 +8,7 @@ use crate::context::Context;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::follow::{self, Followed, OnInterrupt, Watched};
 use crate::host::link::Connection;
-use crate::{output, select, view};
+use crate::{output, recorded, select, view};
 
 /// Waits, then says what the last run of each session came to.
 pub async fn execute(context: &Context, args: WaitArgs) -> Outcome<()> {
@@ -23,11 +23,15 @@ pub async fn execute(context: &Context, args: WaitArgs) -> Outcome<()> {
             last.push((run, label.map(|label| label.to_string())));
         }
     }
-    store.close().await;
     let followed = if last.iter().all(|(run, _)| run.state.phase().is_ended()) {
-        let updates = last.iter().map(|(run, _)| view::update(run, None)).collect();
+        let mut updates = Vec::new();
+        for (run, _) in &last {
+            updates.push(view::update(run, recorded::last_line(&store, run).await?));
+        }
+        store.close().await;
         Followed { updates, interrupted: false }
     } else {
+        store.close().await;
         let Some(connection) = connection else {
             return Err(Failure::new(
                 Kind::Unreachable,

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::lines::Lines;
 use super::protocol::{Reply, Update};
 use crate::failure::{Failure, Outcome};
-use crate::view;
+use crate::{recorded, view};
 
 /// What a follower needs of the host.
 #[derive(Debug, Clone)]
@@ -89,7 +89,13 @@ impl Following<'_> {
             self.open.remove(&run);
             return Ok(false);
         };
-        let line = self.sources.progress.last_line(run);
+        let line = match self.sources.progress.last_line(run) {
+            // Its end may be told before its last line was looked at here, and it may have run elsewhere.
+            None if found.ended().is_some() => {
+                recorded::last_line(self.sources.coordinator.store().as_ref(), &found).await?
+            }
+            line => line,
+        };
         let told = || self.open.get(&run).filter(|told| told.waits().is_none());
         let line = line.or_else(|| told().and_then(|told| told.last_line.clone()));
         let update = view::update(&found, line);
