@@ -41,6 +41,10 @@ const PROGRESS_EVERY_MS: u64 = 100;
 const FLUSH_AFTER_MS: u64 = 250;
 /// How long the host has to take the last report, in milliseconds. It is in the state file anyway.
 const LAST_REPORT_BOUND_MS: u64 = 2_000;
+/// How long a host that is there may take nothing of what a program said that has ended by itself, in milliseconds. Then it
+/// is in the log only.
+const LAST_WORDS_BOUND_MS: u64 = 30_000;
+
 /// The body of the hidden subcommand. Must be called before any thread is started.
 #[must_use]
 pub fn keeper_main() -> ExitCode {
@@ -425,7 +429,8 @@ impl<'a> Keeper<'a> {
     fn finish(mut self) -> io::Result<()> {
         let survivors = if self.tree_is_gone { 0 } else { tree::descendants(self.me)?.len() };
         if let Some(mut wire) = self.wire.take() {
-            wire.finish(LAST_REPORT_BOUND_MS);
+            let by_itself = self.ending.cause() == EndCause::Exited;
+            wire.finish(if by_itself { LAST_WORDS_BOUND_MS } else { LAST_REPORT_BOUND_MS });
             // What a host that was slow made wait goes into the log at least.
             self.pump(monotonic_ms());
         }

@@ -7,6 +7,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use jiff::Timestamp;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
+use rustix::pipe::fcntl_setpipe_size;
 
 use super::protocol::LAST_LINE_CHARS;
 use super::wire::Wire;
@@ -14,6 +15,8 @@ use crate::workspace::log::{LogRotation, LogWriter, Stream};
 
 /// How much is read at once: what a pipe holds.
 pub(super) const READ_BYTES: usize = 64 << 10;
+/// What a wide pipe holds: as much as anybody may ask for (`/proc/sys/fs/pipe-max-size`). It is taken as it is used.
+const WIDE_BYTES: usize = 1 << 20;
 /// How often one pipe is read before the others have their turn.
 const READS_PER_TURN: usize = 16;
 /// How much of the newest output is kept to show its last line.
@@ -92,6 +95,14 @@ impl Pump {
             }
         }
         self.bytes > before
+    }
+
+    /// Gives the pipe more room. Some agents leave without waiting until what they said was taken (Gemini CLI 0.61, and its
+    /// echo of a long prompt), and what found no room in the pipe until then is lost.
+    pub(super) fn widen(&self) {
+        let Some(pipe) = &self.pipe else { return };
+        // A user who has many such pipes gets no more of them: this one stays as it is.
+        let _kept = fcntl_setpipe_size(pipe, WIDE_BYTES);
     }
 
     /// The pipe itself, for somebody else: here nothing of it is seen any more.

@@ -167,7 +167,11 @@ impl Laid {
     fn start(self, spec: &KeeperSpec) -> Result<(Program, Option<Wire>), SpawnFailure> {
         match self {
             Self::Nowhere => Ok((start(spec, None)?, None)),
-            Self::Carried(wire, stdin) => Ok((start(spec, Some(stdin))?, Some(wire))),
+            Self::Carried(wire, stdin) => {
+                let program = start(spec, Some(stdin))?;
+                program.stdout.widen();
+                Ok((program, Some(wire)))
+            }
             Self::HandedOut(handing, stdin) => {
                 let mut program = start(spec, Some(stdin))?;
                 if let Some(stdout) = program.stdout.take_pipe() {

@@ -1,8 +1,10 @@
 //! The wire of a run whose program holds a conversation: what the program says on stdout goes to the host as well as into
-//! the log, and what the host says goes to the program's stdin. Whoever is slow makes the other one wait; nothing grows.
+//! the log, and what the host says goes to the program's stdin. Whoever is slow makes the other one wait; nothing grows
+//! beyond its bound.
 //!
 //! The host hands it over as the keeper's stderr, one end of a socket pair.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read as _, stderr};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -15,6 +17,8 @@ use rustix::stdio::dup2_stderr;
 
 use super::pump::{READ_BYTES, set_nonblocking};
 
+/// So much of what the program says is kept for a host that is slow, so that the program's own pipe has room.
+const HELD_MAX: usize = 4 << 20;
 /// How often the host is read before the others have their turn.
 const READS_PER_TURN: usize = 16;
 
@@ -27,8 +31,8 @@ pub(super) struct Wire {
     program: Option<OwnedFd>,
     /// At most [`READ_BYTES`] that the program has not read yet.
     to_program: Vec<u8>,
-    /// At most [`READ_BYTES`] that the host has not taken yet.
-    to_host: Vec<u8>,
+    /// At most [`HELD_MAX`] that the host has not taken yet.
+    to_host: VecDeque<u8>,
     host_says_more: bool,
 }
 
@@ -48,20 +52,20 @@ impl Wire {
             host: Some(host.into()),
             program: Some(program),
             to_program: Vec::new(),
-            to_host: Vec::new(),
+            to_host: VecDeque::new(),
             host_says_more: true,
         })
     }
 
     /// Whether what the program says next can be taken.
     pub(super) fn has_room(&self) -> bool {
-        self.to_host.is_empty() || self.host.is_none()
+        self.to_host.len() + READ_BYTES <= HELD_MAX || self.host.is_none()
     }
 
     /// Passes on what the program said: at most [`READ_BYTES`], and only when there is room.
     pub(super) fn carry(&mut self, said: &[u8]) {
         if self.host.is_some() {
-            self.to_host.extend_from_slice(said);
+            self.to_host.extend(said);
             self.send();
         }
     }
@@ -117,7 +121,7 @@ impl Wire {
 
     fn send(&mut self) {
         while let (Some(host), false) = (&self.host, self.to_host.is_empty()) {
-            match rustix::io::write(host, &self.to_host) {
+            match rustix::io::write(host, self.to_host.as_slices().0) {
                 Ok(written) => drop(self.to_host.drain(..written)),
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR) => {}
@@ -217,7 +221,7 @@ mod tests {
         while wire.has_room() {
             wire.carry(&vec![b'x'; READ_BYTES]);
             carried += READ_BYTES;
-            assert!(wire.to_host.len() <= READ_BYTES);
+            assert!(wire.to_host.len() <= HELD_MAX);
         }
         assert_eq!(wire.sources().count(), 1);
         let mut taken = 0;
