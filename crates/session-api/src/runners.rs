@@ -133,7 +133,8 @@ pub struct Drain {
 /// A runner is forgotten.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Forgotten {
-    /// The live sessions that are bound to it, and can be resumed nowhere, at most 1000.
+    /// The live sessions that are bound to it or have their files there, at most 1000. They can be resumed elsewhere without
+    /// those, bound ones with `from_history`.
     pub bound: Vec<String>,
 }
 

@@ -45,16 +45,19 @@ pub struct RunnerProfile {
 }
 
 impl Affinity {
-    /// What a further run of this session demands where `wanted` was asked for.
+    /// What a further run of this session demands where `wanted` was asked for, and `files` is the runner that has what earlier
+    /// runs left in its workspace, where one is known to have it.
     ///
     /// A conversation is carried on where its files are: by the runner, with the executor and in the directory to which the
     /// session is bound. Another executor is refused. A run that begins a new conversation from the session's log, and one
-    /// of a session that is not bound, demands what was asked for, but for the place: where a runner has the session's workspace
-    /// it is that one.
-    pub fn of(session: &ManagedSession, wanted: &Self, spec: &RunSpec) -> Result<Self, Conflict> {
+    /// of a session that is not bound, demands what was asked for, but for the place: that is where the files are.
+    pub fn of(
+        session: &ManagedSession,
+        files: Option<RunnerId>,
+        wanted: &Self,
+        spec: &RunSpec,
+    ) -> Result<Self, Conflict> {
         let Some(binding) = session.binding.as_ref().filter(|_| !spec.is_from_history()) else {
-            let workspace = &session.workspace;
-            let files = workspace.runner.filter(|_| workspace.removed_at.is_none());
             let place = files.map_or_else(|| wanted.place.clone(), Place::Runner);
             return Ok(Self { place, ..wanted.clone() });
         };

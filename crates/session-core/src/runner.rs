@@ -65,6 +65,21 @@ pub fn unmatched(
         let _ = write!(text, " and the directory {directory}");
     }
     text.push_str("; ");
+    if let Place::Runner(id) = &affinity.place {
+        // Writing to a text cannot fail.
+        let _ = match runners.iter().find(|runner| runner.profile.id == *id) {
+            None => write!(
+                text,
+                "that one is not registered: `roomette resume SESSION --from-history` goes on without its files; "
+            ),
+            Some(away) if !away.is_live(now, within) => write!(
+                text,
+                "where its machine is gone for good, `roomette runner rm {id}` and `roomette resume SESSION --from-history` \
+                 go on without them; "
+            ),
+            Some(_) => Ok(()),
+        };
+    }
     if runners.is_empty() {
         text.push_str("there are no runners: start one with `roomette runner`");
     } else {
@@ -154,7 +169,7 @@ mod tests {
         let gone = RunnerRecord { seen_at: at(0), ..runner(3) };
         let first = "box-1 (rnr_00000000000000000000000000000001) with command, codex";
         assert_eq!(
-            said(&here, &[runner(1), draining, gone]),
+            said(&here, &[runner(1), draining, gone.clone()]),
             format!(
                 "no runner took it in time. It needs a runner on the machine box-9 with the executor gemini and the \
                  directory /repo; there are {first}; {}, draining; {}, not seen lately",
@@ -163,8 +178,14 @@ mod tests {
             )
         );
         let many: Vec<_> = (1..=7).map(runner).collect();
-        let bound = Affinity { place: Place::Runner(runner(9).profile.id), ..wanted("codex") };
-        let text = said(&bound, &many);
+        let bound = |n| Affinity { place: Place::Runner(runner(n).profile.id), ..wanted("codex") };
+        let text = said(&bound(9), &many);
         assert!(text.contains("It needs the runner rnr_") && text.ends_with("; and 2 more"), "{text}");
+        let anew = "`roomette resume SESSION --from-history`";
+        assert!(text.contains("not registered") && text.contains(anew), "{text}");
+        let text = said(&bound(3), &[runner(1), gone]);
+        let rm = format!("`roomette runner rm {}`", runner(3).profile.id);
+        assert!(text.contains(&rm) && text.contains(anew), "{text}");
+        assert!(!said(&bound(1), &many).contains(anew));
     }
 }

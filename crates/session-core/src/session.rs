@@ -103,7 +103,7 @@ pub struct WorkspaceSpec {
     pub kind: WorkspaceKind,
     /// The project, for every kind but `scratch`.
     pub project: Option<Utf8PathBuf>,
-    /// The runner on whose machine it lies, once a run was made for it.
+    /// The runner on whose machine it lies, once a run ran in it; before that, the one that tried last.
     pub runner: Option<RunnerId>,
     /// When a cleanup removed it.
     pub removed_at: Option<Timestamp>,

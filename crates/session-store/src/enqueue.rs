@@ -16,7 +16,7 @@ use crate::conn::{Arg, Args, Sql};
 use crate::error::broken;
 use crate::rows::{TextRow, place_key};
 use crate::tx::Tx;
-use crate::{allotments, families, idempotency, keys, runs};
+use crate::{allotments, families, idempotency, keys, runners, runs};
 
 macro_rules! new_run {
     () => {
@@ -253,7 +253,8 @@ async fn use_session(
     {
         return Err(StoreError::Busy { session: id, run: run.id, phase: run.state.phase() });
     }
-    let affinity = Affinity::of(&session, &new.affinity, &new.spec);
+    let files = runners::files_of(tx, &session).await?;
+    let affinity = Affinity::of(&session, files, &new.affinity, &new.spec);
     if matches!(session.state, SessionState::Suspended { .. }) {
         tx.touch(&mut session, now).await?;
     } else {

@@ -20,7 +20,7 @@ async fn steps(connection: &mut SqliteConnection, sql: &Sql) -> Vec<String> {
 }
 
 /// Scans that cost nothing: of a statement's own parameters and of single rows that were found before.
-const FREE_SCANS: [&str; 8] = [
+const FREE_SCANS: [&str; 9] = [
     "SCAN json_each",
     "SCAN p VIRTUAL",
     "SCAN own",
@@ -29,6 +29,7 @@ const FREE_SCANS: [&str; 8] = [
     "SCAN c",
     "SCAN block",
     "SCAN due",
+    "SCAN there",
 ];
 
 /// What a sweep is made of: each is a few rows from an index, and nothing of them is sorted but what is found.
@@ -85,6 +86,7 @@ fn statements() -> Vec<(&'static str, Sql)> {
         ("runner that takes nothing", runners::TAKES_NOTHING),
         ("whether a runner holds a run", runners::HOLDS),
         ("sessions bound to a runner", runners::BOUND),
+        ("who has a session's files", runners::FILES_OF),
         ("runs that nobody took", runners::UNCLAIMED),
         ("live children", families::LIVE_CHILDREN),
         ("delivery of a callback", families::DELIVER),

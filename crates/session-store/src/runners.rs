@@ -7,6 +7,7 @@ use session_core::names::ProgramVersion;
 use session_core::ports::BOUND_MAX;
 use session_core::run::{Epoch, Run, RunPhase};
 use session_core::runner::{RunnerRecord, SEEN_EVERY, unmatched};
+use session_core::session::ManagedSession;
 use session_core::wake::Topic;
 use session_core::{Conflict, StoreError, StoreResult};
 
@@ -53,9 +54,31 @@ pub(crate) const TAKES_NOTHING: Sql =
 
 pub(crate) const HOLDS: Sql = sql!("SELECT id FROM runs WHERE runner_id = $1 ORDER BY position LIMIT 1");
 
-pub(crate) const BOUND: Sql = sql!(
-    "SELECT id FROM sessions WHERE binding_runner = $1 AND binding_runner IS NOT NULL AND state <> 'terminated' \
-     ORDER BY created_at_ms DESC, id DESC LIMIT $2"
+/// Those whose workspace lies there, in one state.
+macro_rules! with_files {
+    ($state:literal) => {
+        concat!(
+            " UNION SELECT id, created_at_ms FROM sessions WHERE workspace_runner = $1 AND state = '",
+            $state,
+            "' AND workspace_removed_at_ms IS NULL"
+        )
+    };
+}
+
+pub(crate) const BOUND: Sql = sql!(concat!(
+    "SELECT id FROM (SELECT id, created_at_ms FROM sessions \
+     WHERE binding_runner = $1 AND binding_runner IS NOT NULL AND state <> 'terminated'",
+    with_files!("active"),
+    with_files!("idle"),
+    with_files!("suspended"),
+    ") there ORDER BY created_at_ms DESC, id DESC LIMIT $2"
+));
+
+/// The last condition: a runner that registers again has its files again.
+pub(crate) const FILES_OF: Sql = sql!(
+    "SELECT workspace_runner FROM sessions WHERE id = $1 AND workspace_removed_at_ms IS NULL \
+     AND EXISTS (SELECT 1 FROM runs r WHERE r.session_id = sessions.id AND r.started_at_ms IS NOT NULL) \
+     AND NOT EXISTS (SELECT 1 FROM runners w WHERE w.id = sessions.workspace_runner AND w.forgotten = 1)"
 );
 
 /// Several coordinators at once share the work.
@@ -99,6 +122,13 @@ pub(crate) async fn look(
 /// Whether a runner gets no runs, whatever there is.
 pub(crate) async fn takes_nothing(conn: &mut Conn<'_>, id: RunnerId) -> StoreResult<bool> {
     Ok(conn.row::<TextRow>(&TAKES_NOTHING, args![id]).await?.is_some())
+}
+
+/// The runner that has what earlier runs left in the session's workspace, if one has it.
+pub(crate) async fn files_of(tx: &mut Tx<'_>, session: &ManagedSession) -> StoreResult<Option<RunnerId>> {
+    let Some(runner) = session.workspace.runner else { return Ok(None) };
+    let has = tx.conn.row::<TextRow>(&FILES_OF, args![session.id]).await?.is_some();
+    Ok(Some(runner).filter(|_| has))
 }
 
 // Changes.

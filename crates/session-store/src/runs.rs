@@ -92,6 +92,12 @@ pub(crate) const EXPIRED: Sql = Sql::Each {
 
 const SET_SANDBOX: Sql = sql!("UPDATE runs SET sandbox = $2 WHERE id = $1");
 
+/// As long as no run of it ever ran, nothing of it lies anywhere else.
+const TRIED_BY: Sql = sql!(
+    "UPDATE sessions SET workspace_runner = $2 WHERE id = $1 AND (workspace_runner IS NULL OR workspace_runner <> $2) \
+     AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.session_id = sessions.id AND r.started_at_ms IS NOT NULL)"
+);
+
 const ON_RUNNER: Sql = sql!(
     "UPDATE sessions SET workspace_runner = $2, workspace_removed_at_ms = NULL \
      WHERE id = $1 AND (workspace_runner IS NULL OR workspace_runner <> $2 OR workspace_removed_at_ms IS NOT NULL)"
@@ -376,7 +382,8 @@ pub(crate) async fn advance(
         run.sandbox = Some(report.clone());
     }
     let run = step(tx, run, progress, Some(lease), None, now).await?;
-    tx.write(&ON_RUNNER, args![run.session, lease.runner]).await?;
+    let lies = if progress == RunStep::Ready { &ON_RUNNER } else { &TRIED_BY };
+    tx.write(lies, args![run.session, lease.runner]).await?;
     Ok(run)
 }
 

@@ -32,7 +32,10 @@ pub async fn execute(context: &Context, args: RunnerArgs) -> Outcome<()> {
         RunnerCommand::Undrain(one) => fleet.drain(one.runner, false).await,
         RunnerCommand::Rm(one) => {
             for session in fleet.forget(one.runner).await? {
-                output::say(&format!("{session} was bound to it, and can be resumed nowhere now"));
+                output::say(&format!(
+                    "{session} has its files there, and goes on elsewhere without them: a conversation with `roomette \
+                     resume {session} --from-history`"
+                ));
             }
             Ok(())
         }

@@ -251,7 +251,7 @@ pub enum Reply {
     Issued(Box<TokenCreated>),
     /// What became of each session of a legacy database.
     LegacyImported(Vec<LegacySession>),
-    /// The live sessions that were bound to the runner.
+    /// The live sessions that were bound to the runner or have their files there.
     Forgotten(Vec<SessionId>),
     /// What the host found when it started.
     Recovered(Vec<Recovered>),

@@ -31,8 +31,9 @@ pub trait RunnerStore: Send + Sync {
     async fn drain(&self, id: RunnerId, draining: bool) -> StoreResult<RunnerRecord>;
 
     /// Forgets a runner: it is listed no more and gets no runs until it registers again, under a later instance than ever.
-    /// Returns the live sessions that are bound to it, which can then be resumed nowhere, newest first and at most
-    /// [`BOUND_MAX`]. `UnknownRunner`; `Conflict::RunnerBusy` while it holds a run.
+    /// Returns the live sessions that are bound to it or have their files there, newest first and at most [`BOUND_MAX`]:
+    /// their further runs go elsewhere from now on, those of bound ones when they begin from the log. When it registers again
+    /// it has the files of all that did not go elsewhere. `UnknownRunner`; `Conflict::RunnerBusy` while it holds a run.
     async fn forget(&self, id: RunnerId) -> StoreResult<Vec<SessionId>>;
 
     /// One runner.

@@ -23,7 +23,8 @@ pub trait RunStore: Send + Sync {
     /// and `active_at` is now. A `suspended` one stays so: whoever claims the run brings it back to work. The first run
     /// of a session is its `start`, each later one a `resume`. `Busy` if it has a run that is not over,
     /// `UnknownSession` if there is none, `Transition` if it is terminated. It demands what [`Affinity::of`] says, wherever
-    /// it was to go: `Conflict::Executor` if that is another executor. `Conflict::Dependencies` if `after` does
+    /// it was to go: `Conflict::Executor` if that is another executor. Its files are with the runner of its workspace, once a
+    /// run of it was `running`, unless a cleanup removed them or that runner is forgotten. `Conflict::Dependencies` if `after` does
     /// not name earlier runs of the same batch; one that is named twice counts once. `Conflict::Exists` if an id, or
     /// the key of a new session, is taken; `Conflict::NotDue` if a run delivers what is not due to its session. Wakes
     /// `Topic::Queue`.
@@ -87,8 +88,10 @@ pub trait RunStore: Send + Sync {
     async fn unclaimed(&self, now: Timestamp, live: SignedDuration, limit: u32) -> StoreResult<Vec<Run>>;
 
     /// `claimed → starting`, or `starting → running`; the latter sets `started_at` and the run's `sandbox`, and appends
-    /// a `run.sandbox` event before the `run.state` event where one is given. The session's workspace is
-    /// recorded to lie on the claim's runner, and no longer as removed. `UnknownRun`, `Fenced`, `Transition`.
+    /// a `run.sandbox` event before the `run.state` event where one is given. `UnknownRun`, `Fenced`, `Transition`.
+    ///
+    /// With `running` the session's workspace is recorded to lie on the claim's runner, and no longer as removed. So it is with
+    /// `starting` as long as no run of the session ever ran: nothing lies anywhere else.
     async fn advance(&self, fence: Fence, to: RunProgress, now: Timestamp) -> StoreResult<Run>;
 
     /// Binds the session to a framework's own conversation, not resumable yet, and appends a `bound` event. Once: the same

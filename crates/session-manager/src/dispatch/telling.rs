@@ -59,9 +59,9 @@ pub(super) fn telling(
         of: RunOf::Existing(session.id),
         spec: RunSpec { turn: Some(turn), ..last.spec.clone() },
         priority: last.priority,
-        // Where its files are.
+        // Where its files are, which the store knows: by now that may be another place than for its last run.
         affinity: Affinity {
-            place: session.workspace.runner.map_or_else(|| last.affinity.place.clone(), Place::Runner),
+            place: session.workspace.runner.map_or_else(|| last.affinity.place.clone(), |_| Place::Anywhere),
             ..last.affinity.clone()
         },
         after: Vec::new(),

@@ -141,7 +141,7 @@ async fn is_carried_on_where_it_was(store: &SqlStore, id: SessionId) {
     let spec = RunSpec { turn: Some(Turn::new("go on")), ..RunSpec::default() };
     let record = session(store, id).await;
     let wanted = Affinity { place: Place::Runner(elsewhere.id), executor: claude, project_dir: None };
-    let affinity = Affinity::of(&record, &wanted, &spec).unwrap();
+    let affinity = Affinity::of(&record, None, &wanted, &spec).unwrap();
     assert_eq!(affinity.place, Place::Hostname(there.hostname.clone()));
     let run = NewRun { of: RunOf::Existing(id), spec, affinity, ..new_run(&env) };
     store.enqueue(vec![run], None, env.now()).await.unwrap();

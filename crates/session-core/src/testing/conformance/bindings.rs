@@ -10,9 +10,9 @@ use crate::error::{Conflict, StoreError};
 use crate::event::NewEvent;
 use crate::ids::{RunId, SessionId};
 use crate::names::ExecutorType;
-use crate::ports::{NewRun, RunOf};
+use crate::ports::{NewRun, RunOf, RunProgress};
 use crate::record;
-use crate::run::{Run, RunPhase, RunSpec, StopMode};
+use crate::run::{EndKind, Ending, ReasonCode, Run, RunPhase, RunSpec, StopMode};
 use crate::session::{Binding, NewSession};
 use crate::turn::Turn;
 
@@ -241,6 +241,72 @@ pub async fn a_further_run_goes_where_its_workspace_is(f: &Fixture) {
     f.store.workspace_removed(first.session, f.now()).await.unwrap();
     let anew = started(f, to(Place::Runner(other.id), keyed("ticket 7")), &other).await;
     assert_eq!((anew.session, anew.affinity.place), (first.session, Place::Runner(other.id)));
+}
+
+/// What a runner has that is forgotten holds nobody: what is not bound to it goes where it was to go, and so does what begins
+/// from the log. When it registers again it has those files again that nobody made elsewhere meanwhile.
+pub async fn what_a_forgotten_runner_has_holds_nobody(f: &Fixture) {
+    let (gone, other) = (f.new_runner(), f.new_runner());
+    let register = async || f.store.register(gone.clone(), "1.0.0".parse().unwrap(), f.now()).await.unwrap();
+    register().await;
+    let conversation = bound(f, &gone, "one").await.session;
+    let [moved, kept] = [f.running(&gone).await, f.running(&gone).await];
+    f.complete(moved.fence()).await;
+    f.complete(kept.fence()).await;
+    let place = async |run: NewRun| {
+        let [run] = f.enqueue([run]).await;
+        let place = run.affinity.place;
+        f.store.request_stop(run.id, StopMode::Kill, f.now()).await.unwrap();
+        place
+    };
+    let here = Place::Runner(gone.id);
+    assert_eq!(place(from_history(f, conversation)).await, here, "silence is not enough");
+    let mut left = f.store.forget(gone.id).await.unwrap();
+    left.sort_unstable();
+    let mut expected = [conversation, moved.session, kept.session];
+    expected.sort_unstable();
+    assert_eq!(left, expected);
+    assert_eq!(place(f.resume(conversation)).await, here, "a conversation is where its files are");
+    for run in [from_history(f, conversation), f.resume(moved.session), f.resume(kept.session)] {
+        assert_eq!(place(run).await, Place::Anywhere);
+    }
+    for run in [from_history(f, conversation), f.resume(moved.session)] {
+        let run = started(f, run, &other).await;
+        f.complete(run.fence()).await;
+    }
+    register().await;
+    assert_eq!(place(from_history(f, conversation)).await, Place::Runner(other.id));
+    assert_eq!(place(f.resume(moved.session)).await, Place::Runner(other.id));
+    assert_eq!(place(f.resume(kept.session)).await, here);
+}
+
+/// A runner that never got so far as to run anything of a session has nothing of it: the next may be another one, and it
+/// is the one that ran it that has its files.
+pub async fn a_runner_that_could_not_start_a_session_has_nothing_of_it(f: &Fixture) {
+    let (first, second) = (f.new_runner(), f.new_runner());
+    let tried = async |run: NewRun, runner: &RunnerProfile| {
+        let [run] = f.enqueue([run]).await;
+        let fence = f.claim(runner).await.unwrap().run.fence();
+        assert_eq!(fence.run, run.id);
+        f.store.advance(fence, RunProgress::Starting, f.now()).await.unwrap();
+        let ending = Ending::because(EndKind::Failed, ReasonCode::WorkspaceFailed, None, "no such directory");
+        f.store.finish(fence, ending, None, f.now()).await.unwrap();
+        let place = run.affinity.place;
+        (run.session, place, f.store.session(run.session).await.unwrap().unwrap().workspace.runner)
+    };
+    let (session, _, on) = tried(f.new_run(), &first).await;
+    assert_eq!(on, Some(first.id), "it is the one that knows of it");
+    assert_eq!(tried(f.resume(session), &second).await, (session, Place::Anywhere, Some(second.id)));
+    let ran = started(f, f.resume(session), &first).await;
+    assert_eq!(ran.affinity.place, Place::Anywhere);
+    f.complete(ran.fence()).await;
+    let here = Place::Runner(first.id);
+    assert_eq!(tried(f.resume(session), &first).await, (session, here.clone(), Some(first.id)));
+    f.store.register(first.clone(), "1.0.0".parse().unwrap(), f.now()).await.unwrap();
+    f.store.forget(first.id).await.unwrap();
+    assert_eq!(tried(f.resume(session), &second).await, (session, Place::Anywhere, Some(first.id)));
+    f.store.register(first.clone(), "1.0.0".parse().unwrap(), f.now()).await.unwrap();
+    assert_eq!(tried(f.resume(session), &first).await, (session, here, Some(first.id)), "it still has them");
 }
 
 /// The same for a session that is found by its key; one that is made gets what was asked for.

@@ -63,17 +63,22 @@ async fn every_write(f: &Fixture, fence: Fence) -> Vec<(&'static str, Result<(),
 }
 
 /// A run goes from claimed over starting to running; both steps are recorded, as are the runner on whose machine the
-/// workspace lies and when the executor was up.
+/// workspace lies, once it is made, and when the executor was up.
 pub async fn a_run_advances_step_by_step(f: &Fixture) {
     let runner = f.new_runner();
     let claimed = f.claimed(&runner).await;
     let held = Lease { runner: runner.id, until: f.now() + LEASE };
-    f.store.workspace_removed(claimed.session, f.now()).await.unwrap();
+    let removed = f.now();
+    f.store.workspace_removed(claimed.session, removed).await.unwrap();
     f.advance(TICK);
     let starting = f.store.advance(claimed.fence(), RunProgress::Starting, f.now()).await.unwrap();
     assert_eq!(starting, Run { state: RunState::Starting(held), ..claimed.clone() });
     let workspace = f.store.session(claimed.session).await.unwrap().unwrap().workspace;
-    assert_eq!((workspace.runner, workspace.removed_at), (Some(runner.id), None), "it is made anew");
+    assert_eq!(
+        (workspace.runner, workspace.removed_at),
+        (Some(runner.id), Some(removed)),
+        "it is not made yet"
+    );
     f.advance(TICK);
     let report = Payload::parse("{ \"level\": \"full\", \"gaps\": [\"'ä'\"] }").unwrap();
     let to = RunProgress::Running { sandbox: Some(report.clone()) };
@@ -86,6 +91,8 @@ pub async fn a_run_advances_step_by_step(f: &Fixture) {
     };
     assert_eq!(running, expected);
     assert_eq!(f.run(claimed.id).await, running);
+    let workspace = f.store.session(claimed.session).await.unwrap().unwrap().workspace;
+    assert_eq!((workspace.runner, workspace.removed_at), (Some(runner.id), None), "it is made anew");
     let step = |from, to| record::run_state(claimed.id, Some(from), to, None);
     let steps = [
         step(RunPhase::Claimed, RunPhase::Starting),

@@ -171,6 +171,8 @@ macro_rules! conformance_cases {
             one_of_many_concurrent_bindings_wins
             a_further_run_goes_where_its_conversation_is
             a_further_run_goes_where_its_workspace_is
+            what_a_forgotten_runner_has_holds_nobody
+            a_runner_that_could_not_start_a_session_has_nothing_of_it
             a_session_that_is_found_by_its_key_is_no_exception
             another_executor_is_refused_unless_it_begins_from_history
         }

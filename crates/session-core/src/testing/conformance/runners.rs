@@ -104,7 +104,7 @@ pub async fn a_draining_runner_gets_nothing(f: &Fixture) {
     assert_refused!(f.store.drain(unknown, true), StoreError::UnknownRunner(of) if *of == unknown);
 }
 
-/// A runner is forgotten unless it holds a run; that says which live sessions only it could carry on.
+/// A runner is forgotten unless it holds a run; that says which live sessions have something there.
 pub async fn a_runner_is_forgotten_with_a_word_on_what_it_leaves(f: &Fixture) {
     let profile = f.new_runner();
     let first = register(f, &profile).await;
@@ -126,7 +126,7 @@ pub async fn a_runner_is_forgotten_with_a_word_on_what_it_leaves(f: &Fixture) {
     let held = f.start(held.fence()).await;
     f.complete(held.fence()).await;
     f.store.drain(profile.id, true).await.unwrap();
-    assert_eq!(f.store.forget(profile.id).await.unwrap(), [bound[0], bound[2]]);
+    assert_eq!(f.store.forget(profile.id).await.unwrap(), [held.session, bound[0], bound[2]]);
     assert_eq!((f.store.runner(profile.id).await.unwrap(), f.store.runners().await.unwrap()), (None, vec![]));
     f.enqueue([f.new_run()]).await;
     assert_eq!(f.claim(&profile).await, None);

@@ -84,8 +84,10 @@ impl RunnerStore for MemoryStore {
                 known.forgotten = true;
             }
             let bound = |session: &&ManagedSession| {
+                let workspace = &session.workspace;
                 !session.state.is_terminated()
-                    && session.binding.as_ref().is_some_and(|binding| binding.runner == Some(id))
+                    && (session.binding.as_ref().is_some_and(|binding| binding.runner == Some(id))
+                        || workspace.runner == Some(id) && workspace.removed_at.is_none())
             };
             let mut bound: Vec<_> = draft.data.sessions.values().filter(bound).collect();
             bound.sort_by_key(|session| Reverse((session.created_at, session.id)));

@@ -119,9 +119,12 @@ impl RunStore for MemoryStore {
                 }
             }
             let run = draft.step(fence.run, step, lease, now)?;
-            let workspace = &mut draft.session(session)?.workspace;
-            workspace.runner = lease.map(|lease| lease.runner);
-            workspace.removed_at = None;
+            if step == RunStep::Ready || !draft.data.ever_ran(session) {
+                draft.session(session)?.workspace.runner = lease.map(|lease| lease.runner);
+            }
+            if step == RunStep::Ready {
+                draft.session(session)?.workspace.removed_at = None;
+            }
             Ok(run)
         })
     }
@@ -330,7 +333,8 @@ impl Draft {
         self.deliver(session, &new.delivers)?;
         let first = !self.data.runs().any(|run| run.session == session);
         // What was just made is not bound, and gets what was asked for.
-        let affinity = Affinity::of(self.session(session)?, &new.affinity, &new.spec)?;
+        let files = self.data.files_of(session);
+        let affinity = Affinity::of(self.session(session)?, files, &new.affinity, &new.spec)?;
         let run = Run {
             id: new.id,
             session,
@@ -424,6 +428,18 @@ impl Data {
                 && matches!(queued.run.state, RunState::Claimed(lease) if lease.runner == runner)
         };
         self.runs.iter().find(named).map(|queued| &queued.run)
+    }
+
+    fn ever_ran(&self, session: SessionId) -> bool {
+        self.runs().any(|run| run.session == session && run.started_at.is_some())
+    }
+
+    /// The runner that has what earlier runs left in the session's workspace.
+    fn files_of(&self, session: SessionId) -> Option<RunnerId> {
+        let workspace = &self.sessions.get(&session)?.workspace;
+        let forgotten = |id: &RunnerId| self.runners.get(id).is_some_and(|known| known.forgotten);
+        let there = workspace.removed_at.is_none() && self.ever_ran(session);
+        workspace.runner.filter(|runner| there && !forgotten(runner))
     }
 
     pub(super) fn held_by(&self, runner: RunnerId) -> impl Iterator<Item = &Run> {
