@@ -84,7 +84,7 @@ pub struct Renewed {
 impl From<Directive> for Renewed {
     fn from(directive: Directive) -> Self {
         let left = match directive {
-            Directive::Continue { left } => Some(Budget::of(left).into()),
+            Directive::Continue { left } => left.map(|left| Budget::of(left).into()),
             Directive::Stop(_) => None,
         };
         Self { directive: directive.into(), left }

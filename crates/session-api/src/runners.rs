@@ -6,6 +6,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use session_core::affinity::RunnerProfile;
+use session_core::budget::{Budget, Usage};
 use session_core::runner::RunnerRecord;
 use utoipa::ToSchema;
 
@@ -198,6 +199,15 @@ pub struct Heartbeaten {
     pub left: Vec<Option<Amounts>>,
 }
 
+impl Heartbeaten {
+    /// What becomes of each claim, and what its run may use by now; `None` where that is not said, by an older coordinator of
+    /// none.
+    pub fn fates(&self) -> impl Iterator<Item = (ClaimFate, Option<Usage>)> {
+        let left = self.left.iter().copied().chain(std::iter::repeat(None));
+        self.claims.iter().copied().zip(left.map(|left| left.map(|left| Budget::from(left).limits())))
+    }
+}
+
 /// What becomes of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -252,4 +262,22 @@ pub struct TakeOver {
     pub instance: u32,
     /// The run that it held, and that it holds from now on under another epoch.
     pub run_id: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_older_coordinator_says_nothing_of_what_a_run_may_use() {
+        let said = |text: &str| {
+            let heard: Heartbeaten = serde_json::from_str(text).unwrap();
+            heard.fates().collect::<Vec<_>>()
+        };
+        let older = said(r#"{"draining":false,"claims":["continue","gone"]}"#);
+        assert_eq!(older, [(ClaimFate::Continue, None), (ClaimFate::Gone, None)]);
+        let text = r#"{"draining":false,"claims":["continue","stop"],"left":[{"tokens":5,"tool_calls":0,"turns":1},null]}"#;
+        let left = Usage { tokens: 5, tool_calls: 0, turns: 1, cost_micros: u64::MAX };
+        assert_eq!(said(text), [(ClaimFate::Continue, Some(left)), (ClaimFate::Stop, None)]);
+    }
 }

@@ -316,8 +316,9 @@ impl Runner {
         for Heard { fence, directive } in heard {
             match directive {
                 Ok(Directive::Continue { left }) => {
-                    if let Some(reach) = self.held.handle(fence) {
-                        reach.left.send_replace(Some(left));
+                    // One that does not say changes nothing.
+                    if let (Some(reach), Some(_)) = (self.held.handle(fence), left) {
+                        reach.left.send_replace(left);
                     }
                 }
                 Ok(Directive::Stop(mode)) => self.order(fence.run, mode),

@@ -30,7 +30,7 @@ pub(crate) async fn renew(
         return Ok(Directive::Stop(order.mode));
     }
     let session = tx.session(run.session).await?.ok_or(StoreError::UnknownSession(run.session))?;
-    Ok(Directive::Continue { left: session.account().in_hand() })
+    Ok(Directive::Continue { left: Some(session.account().in_hand()) })
 }
 
 pub(crate) async fn take_over(

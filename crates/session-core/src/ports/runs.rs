@@ -299,8 +299,8 @@ pub enum Directive {
     /// Go on.
     Continue {
         /// What the run may use in all by now, whatever is set aside for it: see
-        /// [`Account::in_hand`](crate::budget::Account::in_hand).
-        left: Usage,
+        /// [`Account::in_hand`](crate::budget::Account::in_hand). `None` where nobody says: what was said last holds on.
+        left: Option<Usage>,
     },
     /// End it.
     Stop(StopMode),

@@ -13,7 +13,6 @@ use session_api::runners::{
 };
 use session_core::affinity::RunnerProfile;
 use session_core::approval::{Approval, NewApproval, Withdrawal};
-use session_core::budget::{Budget, Usage};
 use session_core::error::{Conflict, StoreError, StoreResult};
 use session_core::event::{Event, Payload, Seq};
 use session_core::ports::{ClaimedRun, Directive, RunProgress};
@@ -137,11 +136,7 @@ impl Dispatcher for Remote {
         let request = Heartbeat { instance: self.inner.instance, claims: held.iter().map(claim).collect() };
         let heard: Heartbeaten = self.ask_for(paths::RUNNER_HEARTBEAT, &request, self.about_us()).await?;
         let mut told = Vec::with_capacity(held.len());
-        // One that does not say sets no bound of its own.
-        let no_bound = Usage::each(|_| u64::MAX);
-        let left = heard.left.into_iter().map(Some).chain(std::iter::repeat(None));
-        for ((fence, fate), left) in held.into_iter().zip(heard.claims).zip(left) {
-            let left = left.flatten().map_or(no_bound, |left| Budget::from(left).limits());
+        for (fence, (fate, left)) in held.into_iter().zip(heard.fates()) {
             let directive = match fate {
                 ClaimFate::Continue => Ok(Directive::Continue { left }),
                 ClaimFate::Stop => Ok(Directive::Stop(StopMode::Graceful)),

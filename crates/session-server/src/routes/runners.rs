@@ -257,7 +257,7 @@ fn bounded(name: &str, count: usize) -> Result<(), Refusal> {
 /// What becomes of a claim, and what its run may use if that goes on.
 fn fate(renewed: Result<Directive, StoreError>) -> (ClaimFate, Option<Usage>) {
     let fate = match renewed {
-        Ok(Directive::Continue { left }) => return (ClaimFate::Continue, Some(left)),
+        Ok(Directive::Continue { left }) => return (ClaimFate::Continue, left),
         Ok(Directive::Stop(StopMode::Graceful)) => ClaimFate::Stop,
         Ok(Directive::Stop(StopMode::Kill)) => ClaimFate::Kill,
         Err(StoreError::Fenced { .. } | StoreError::Transition(_) | StoreError::UnknownRun(_)) => {

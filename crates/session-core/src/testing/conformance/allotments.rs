@@ -290,7 +290,7 @@ pub async fn a_renewal_tells_what_is_left(f: &Fixture) {
     let run = f.claim(&runner).await.unwrap().run;
     f.store.reserve(run.session, tokens(20), f.now()).await.unwrap();
     let left = async || match f.store.renew(run.fence(), LEASE, f.now()).await.unwrap() {
-        Directive::Continue { left } => (left.tokens, left.turns),
+        Directive::Continue { left } => left.map(|left| (left.tokens, left.turns)).unwrap(),
         Directive::Stop(mode) => panic!("nobody asked for {mode:?}"),
     };
     assert_eq!(left().await, (100, u64::MAX));

@@ -157,7 +157,7 @@ impl RunStore for MemoryStore {
             let run = draft.held(fence, "renew")?;
             run.state = with_lease(&run.state, |held| lease_of(held.runner, lease, now));
             let (session, stop) = (run.session, run.stop);
-            let left = draft.session(session)?.account().in_hand();
+            let left = Some(draft.session(session)?.account().in_hand());
             Ok(stop.map_or(Directive::Continue { left }, |order| Directive::Stop(order.mode)))
         })
     }
