@@ -260,6 +260,9 @@ impl Conversation {
         let max = self.setup.settings.caps.message;
         tokio::select! {
             biased;
+            // First of all: each look sets it to later, so it keeps nothing else from being done, and nobody can keep time
+            // from passing, neither a server that never stops writing nor clients that never stop posting.
+            () = &mut self.alarm => self.look().await,
             Some(control) = self.control.recv() => self.told(control).await,
             () = &mut self.drained => self.end = Some(End::Drained),
             () = self.rest.wanted() => self.on(Input::Suspend).await,
@@ -267,7 +270,6 @@ impl Conversation {
             // may say before it is written is bounded.
             Some(letter) = self.letters.recv(), if self.process.has_room() => self.posted(letter).await,
             news = self.process.next(max) => self.heard(news).await,
-            () = &mut self.alarm => self.look().await,
         }
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use tokio::io::AsyncWrite;
+use tokio::task::coop::consume_budget;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -128,6 +129,8 @@ impl Process {
     /// What happens next. May be given up and asked again at any time.
     pub(crate) async fn next(&mut self, message_max: usize) -> News {
         loop {
+            // Lines that were read already cost no turn by themselves: a server that writes many must leave some to others.
+            consume_budget().await;
             match self {
                 Self::Absent => std::future::pending().await,
                 Self::Opening { opening, unwanted } => {

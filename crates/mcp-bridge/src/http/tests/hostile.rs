@@ -310,6 +310,32 @@ while read -r line; do
     esac
 done"#;
 
+/// Answers the handshake, and writes without an end from the first call on.
+const FLOOD: &str = r#"
+while read -r line; do
+    id=${line#*\"id\":}; id=${id%%[,\}]*}
+    case "$line" in
+        *'"initialize"'*) echo '{"jsonrpc":"2.0","id":'$id',"result":{"protocolVersion":"2025-11-25","capabilities":{}}}' ;;
+        *'"tools/call"'*) exec yes ;;
+    esac
+done"#;
+
+#[tokio::test]
+async fn a_server_that_never_stops_writing_stops_no_clock() {
+    let patience = Duration::from_millis(20);
+    let times = Times { patience, call: Duration::from_millis(200), ..Times::default() };
+    let world = World::new(Settings { times, ..settings() }).await;
+    *world.host.script.lock().unwrap() = Some(FLOOD);
+    let client = world.client().begin(V, "{}").await;
+    let answer = client.call("1", "x", "{}").await;
+    assert!(answer.is_stream(), "its client sees that somebody works on it");
+    let error = answer.message().await;
+    assert!(error.text().contains("took too long"), "{}", error.text());
+    assert_eq!(client.request("DELETE", "").await.status, 204);
+    world.host.until_alive(0).await;
+    world.end().await;
+}
+
 #[tokio::test]
 async fn a_process_that_ends_in_the_middle_of_a_line_is_a_crash() {
     let world = World::new(settings()).await;
