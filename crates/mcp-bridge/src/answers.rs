@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use session_core::names::Principal;
 use thiserror::Error;
-use tokio::sync::OnceCell;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -15,10 +14,12 @@ use tokio_util::task::TaskTracker;
 use crate::envelope::{Kind, Message, member};
 use crate::host::{Exit, Host, HostError, ServerName};
 use crate::id::MessageId;
+use crate::inquiry::Inquiry;
 use crate::places::Places;
 use crate::process::{News, Opened, Process};
 use crate::revision::Revision;
 use crate::router::error_line;
+use crate::shares::Share;
 
 /// What a server answered: the `result`, letter for letter.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,7 +66,7 @@ pub(crate) struct Question {
     pub(crate) params: String,
 }
 
-type Cell = Arc<OnceCell<Answer>>;
+type Cell = Arc<Inquiry<Answer>>;
 
 /// What is remembered for less than this is not doubted: a server that answers otherwise in each session's directories would
 /// have one asked for each session.
@@ -114,24 +115,52 @@ impl Answers {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let found = kept.iter_mut().find(|place| place.question == *question);
         let Some(place) = found.filter(|place| now - place.since >= CERTAIN_FOR) else { return };
-        if place.cell.get().is_some_and(|answer| answer.result != result) {
+        if place.cell.known().is_some_and(|answer| answer.result != result) {
             (place.cell, place.since) = (Cell::default(), now);
         }
     }
 }
 
 /// How a server is asked.
-pub(crate) struct Asking<'a> {
-    pub(crate) host: &'a Arc<dyn Host>,
-    pub(crate) places: &'a Arc<Places>,
-    pub(crate) tasks: &'a TaskTracker,
+pub(crate) struct Asking {
+    pub(crate) host: Arc<dyn Host>,
+    pub(crate) places: Arc<Places>,
+    pub(crate) tasks: TaskTracker,
+    pub(crate) drain: CancellationToken,
     pub(crate) limit: Duration,
     pub(crate) message_max: usize,
+    /// Of all that are asked at once.
+    pub(crate) _share: Share,
 }
 
-impl Asking<'_> {
+impl Asking {
     /// Starts a server of its own for this question, and ends it again.
-    pub(crate) async fn ask(&self, question: &Question, initialize: &Message) -> Result<Answer, AnswerError> {
+    pub(crate) async fn ask(self, question: Question, initialize: Message) -> Result<Answer, AnswerError> {
+        self.unless_drained(self.asked(&question, &initialize)).await
+    }
+
+    /// Finds out in which way a server is spoken to: it is asked as one that wants no handshake, and if it does not
+    /// understand that, with this handshake.
+    pub(crate) async fn probe(self, question: Question, initialize: Message) -> Result<Era, AnswerError> {
+        self.unless_drained(self.probed(&question, &initialize)).await
+    }
+
+    /// Nothing is found out any more when the bridge ends.
+    async fn unless_drained<T>(
+        &self,
+        found: impl Future<Output = Result<T, AnswerError>>,
+    ) -> Result<T, AnswerError> {
+        tokio::select! {
+            biased;
+            () = self.drain.cancelled() => {
+                let message = "this bridge is ending: come back".to_owned();
+                Err(HostError::Limit { message, retry_after: Duration::from_secs(1) }.into())
+            }
+            found = found => found,
+        }
+    }
+
+    async fn asked(&self, question: &Question, initialize: &Message) -> Result<Answer, AnswerError> {
         let mut owned = self.start(question);
         let asking = async {
             owned.up().await?;
@@ -140,9 +169,7 @@ impl Asking<'_> {
         timeout(self.limit, asking).await.unwrap_or(Err(AnswerError::Timeout(self.limit)))
     }
 
-    /// Finds out in which way a server is spoken to: it is asked as one that wants no handshake, and if it does not
-    /// understand that, with this handshake.
-    pub(crate) async fn probe(&self, question: &Question, initialize: &Message) -> Result<Era, AnswerError> {
+    async fn probed(&self, question: &Question, initialize: &Message) -> Result<Era, AnswerError> {
         let mut owned = self.start(question);
         let asking = async {
             owned.up().await?;
@@ -172,11 +199,11 @@ impl Asking<'_> {
         }
         drop(owned);
         // What it does not know has confused it: it is asked as it knows it.
-        self.ask(question, initialize).await.map(Era::Shaken)
+        self.asked(question, initialize).await.map(Era::Shaken)
     }
 
     fn start(&self, question: &Question) -> Owned {
-        let (host, places) = (Arc::clone(self.host), Arc::clone(self.places));
+        let (host, places) = (Arc::clone(&self.host), Arc::clone(&self.places));
         let (principal, server) = (question.principal.clone(), question.server.clone());
         let opening = async move {
             let place = places.take(&principal, None).await?;
@@ -318,13 +345,13 @@ mod tests {
         let (answers, now) = (Answers::new(2), Instant::now());
         let cell = |question: &Question| answers.cell(question, now);
         let first = cell(&question("1"));
-        first.set(answer("2025-06-18")).unwrap();
-        assert!(cell(&question("2")).get().is_none());
-        assert_eq!(cell(&question("1")).get(), Some(&answer("2025-06-18")));
+        first.set(answer("2025-06-18"));
+        assert!(cell(&question("2")).known().is_none());
+        assert_eq!(cell(&question("1")).known(), Some(answer("2025-06-18")));
         let _third = cell(&question("3"));
-        assert!(cell(&question("2")).get().is_none(), "it was used longest ago");
+        assert!(cell(&question("2")).known().is_none(), "it was used longest ago");
         let of_another = Question { principal: "bob".parse().unwrap(), ..question("1") };
-        assert!(cell(&of_another).get().is_none());
+        assert!(cell(&of_another).known().is_none());
     }
 
     #[test]
@@ -332,16 +359,16 @@ mod tests {
         let (answers, now) = (Answers::new(2), Instant::now());
         let (newer, older) = (answer("2025-11-25"), answer("2025-06-18"));
         answers.doubt(&question("1"), &newer.result, now);
-        answers.cell(&question("1"), now).set(older.clone()).unwrap();
+        answers.cell(&question("1"), now).set(older.clone());
         answers.doubt(&question("1"), &newer.result, now);
-        assert_eq!(answers.cell(&question("1"), now).get(), Some(&older));
+        assert_eq!(answers.cell(&question("1"), now).known(), Some(older.clone()));
         let later = now + CERTAIN_FOR;
         answers.doubt(&question("1"), &older.result, later);
-        assert_eq!(answers.cell(&question("1"), later).get(), Some(&older));
+        assert_eq!(answers.cell(&question("1"), later).known(), Some(older.clone()));
         answers.doubt(&question("1"), &newer.result, later);
-        assert_eq!(answers.cell(&question("1"), later).get(), None);
-        answers.cell(&question("1"), later).set(older.clone()).unwrap();
+        assert_eq!(answers.cell(&question("1"), later).known(), None);
+        answers.cell(&question("1"), later).set(older.clone());
         answers.doubt(&question("1"), &newer.result, later);
-        assert_eq!(answers.cell(&question("1"), later).get(), Some(&older), "it was asked just now");
+        assert_eq!(answers.cell(&question("1"), later).known(), Some(older.clone()), "it was asked just now");
     }
 }

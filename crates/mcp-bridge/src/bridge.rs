@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use session_core::SessionId;
 use session_core::ids::Id as _;
@@ -22,6 +23,7 @@ use crate::places::Places;
 use crate::revision::Revision;
 use crate::router::ClientId;
 use crate::settings::{Caps, Settings};
+use crate::shares::Shares;
 use crate::talk::Talk;
 
 /// Sessions that are over and of which it is still known why.
@@ -103,6 +105,8 @@ pub(crate) struct Bridge {
     pub(crate) owner: Principal,
     book: Mutex<Book>,
     answers: Arc<Answers>,
+    /// Servers that are being asked how they begin: who hangs up meanwhile has them asked nevertheless.
+    asked: Arc<Shares>,
     pub(crate) places: Arc<Places>,
     pub(crate) tasks: TaskTracker,
     pub(crate) drain: CancellationToken,
@@ -123,6 +127,7 @@ impl Bridge {
             owner,
             book: Mutex::default(),
             answers: Arc::new(Answers::new(settings.caps.answers)),
+            asked: Shares::new(settings.caps.starts),
             places: Arc::new(Places::new(&settings)),
             tasks: TaskTracker::new(),
             drain,
@@ -159,7 +164,7 @@ impl Bridge {
         }
         let params = initialize.params().unwrap_or("{}").to_owned();
         let question = Question { principal: principal.clone(), server: server.clone(), params };
-        let answer = self.answer(&question, &initialize).await?;
+        let answer = self.answer(question, &initialize).await?;
         let line = answered(&initialize, &answer.result);
         let session = self.host.session_id();
         let handshake = Handshake {
@@ -174,21 +179,27 @@ impl Bridge {
         Ok(Begun { session, line })
     }
 
-    async fn answer(&self, question: &Question, initialize: &Message) -> Result<Answer, AnswerError> {
-        let cell = self.answers.cell(question, Instant::now());
-        let asking = self.asking();
-        cell.get_or_try_init(|| asking.ask(question, initialize)).await.cloned()
+    async fn answer(&self, question: Question, initialize: &Message) -> Result<Answer, AnswerError> {
+        let cell = self.answers.cell(&question, Instant::now());
+        let ask = || Ok(self.asking(&question.principal)?.ask(question, initialize.clone()));
+        cell.answer(&self.tasks, ask).await
     }
 
     /// How a server is asked.
-    pub(crate) fn asking(&self) -> Asking<'_> {
-        Asking {
-            host: &self.host,
-            places: &self.places,
-            tasks: &self.tasks,
+    pub(crate) fn asking(&self, principal: &Principal) -> Result<Asking, AnswerError> {
+        let share = self.asked.take(principal, 1).ok_or_else(|| HostError::Limit {
+            message: "as many servers as may be are asked how they begin already".to_owned(),
+            retry_after: Duration::from_secs(5),
+        })?;
+        Ok(Asking {
+            host: Arc::clone(&self.host),
+            places: Arc::clone(&self.places),
+            tasks: self.tasks.clone(),
+            drain: self.drain.clone(),
             limit: self.settings.times.handshake,
             message_max: self.settings.caps.message,
-        }
+            _share: share,
+        })
     }
 
     fn has_room(&self, principal: &Principal) -> bool {

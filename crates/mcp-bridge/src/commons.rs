@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use session_core::SessionId;
 use session_core::names::Principal;
-use tokio::sync::{Mutex, OnceCell, oneshot};
+use tokio::sync::{Mutex, oneshot};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -18,6 +18,7 @@ use crate::conversation::{Address, Control, Conversation};
 use crate::envelope::{Message, member};
 use crate::gate::Scope;
 use crate::host::{Handshake, HostError, Record, ServerName};
+use crate::inquiry::Inquiry;
 use crate::revision::Revision;
 use crate::router::ClientId;
 use crate::talk::Talk;
@@ -52,8 +53,8 @@ pub(crate) struct Commons {
 /// Held by whoever looks for the process, or begins it: others wait for nobody else's.
 type Slot = Arc<Mutex<Option<Common>>>;
 
-/// Filled by whoever asks first.
-type EraCell = Arc<OnceCell<Era>>;
+/// Found out for all who want to know.
+type EraCell = Arc<Inquiry<Era>>;
 
 /// Who shares a process.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -198,8 +199,8 @@ impl Bridge {
         let initialize = parsed(INITIALIZE).ok_or(AnswerError::Malformed)?;
         let params = initialize.params().unwrap_or("{}").to_owned();
         let question = Question { principal: principal.clone(), server: server.clone(), params };
-        let asking = self.asking();
-        cell.get_or_try_init(|| asking.probe(&question, &initialize)).await.cloned()
+        let probe = || Ok(self.asking(principal)?.probe(question, initialize));
+        cell.answer(&self.tasks, probe).await
     }
 
     /// A client for one request to the session that this one calls by this name.

@@ -16,6 +16,7 @@ pub mod gate;
 pub mod host;
 pub mod http;
 pub mod id;
+mod inquiry;
 pub mod modern;
 pub mod params;
 mod places;

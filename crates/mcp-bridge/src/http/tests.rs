@@ -46,6 +46,29 @@ async fn the_same_question_is_asked_once() {
 }
 
 #[tokio::test]
+async fn who_hangs_up_before_a_slow_server_has_answered_does_not_have_it_begin_anew() {
+    let world = World::new(settings()).await;
+    let provisional = || world.host.provisional.load(std::sync::atomic::Ordering::SeqCst);
+    let late = Arc::new(tokio::sync::Notify::new());
+    *world.host.late.lock().unwrap() = Some(Arc::clone(&late));
+    let begin = || {
+        let client = world.client();
+        tokio::spawn(async move { client.initialize(V, "{}").await })
+    };
+    let gone = begin();
+    while provisional() == 0 {
+        tokio::task::yield_now().await;
+    }
+    gone.abort();
+    assert!(gone.await.is_err());
+    let there = begin();
+    late.notify_one();
+    there.await.unwrap();
+    assert_eq!(provisional(), 1);
+    world.end().await;
+}
+
+#[tokio::test]
 async fn how_a_server_begins_in_one_sessions_directories_is_nothing_to_another() {
     let world = World::new(settings()).await;
     let client = world.client().in_root("/mine").await;

@@ -2,15 +2,15 @@
 
 use std::collections::HashMap;
 use std::process::Stdio;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use session_core::SessionId;
 use session_core::env::Env;
 use session_core::names::Principal;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::server;
@@ -30,9 +30,11 @@ pub(crate) struct TestHost {
     pub(crate) refuse: Mutex<Option<HostError>>,
     /// The next ones end like this when they crash.
     pub(crate) exit: Mutex<Option<Exit>>,
-    /// A script instead of the task.
     /// Servers want no handshake.
     pub(crate) plain: AtomicBool,
+    /// A server that is only asked something is not there before this.
+    pub(crate) late: Mutex<Option<Arc<Notify>>>,
+    /// A script instead of the task.
     pub(crate) script: Mutex<Option<&'static str>>,
 }
 
@@ -49,6 +51,7 @@ impl Default for TestHost {
             refuse: Mutex::default(),
             exit: Mutex::default(),
             plain: AtomicBool::new(false),
+            late: Mutex::default(),
             script: Mutex::default(),
         }
     }
@@ -141,6 +144,10 @@ impl Host for TestHost {
         self.provisional.fetch_add(1, Ordering::SeqCst);
         if let Some(error) = self.refuse.lock().unwrap().take() {
             return Err(error);
+        }
+        let late = self.late.lock().unwrap().clone();
+        if let Some(late) = late {
+            late.notified().await;
         }
         Ok(self.start("nothing"))
     }
