@@ -72,7 +72,7 @@ type Cell = Arc<Inquiry<Answer>>;
 /// have one asked for each session.
 const CERTAIN_FOR: Duration = Duration::from_mins(10);
 
-/// Answers that are remembered; those that were used longest ago go first.
+/// Answers that are remembered; those that were used longest ago go first, of whoever asks for one more before another's.
 #[derive(Debug)]
 pub(crate) struct Answers {
     // Few, so they are looked through.
@@ -103,7 +103,9 @@ impl Answers {
         let cell = Arc::clone(&place.cell);
         kept.push_back(place);
         while kept.len() > self.max {
-            kept.pop_front();
+            let others = kept.len() - 1;
+            let own = kept.iter().take(others).position(|of| of.question.principal == question.principal);
+            kept.remove(own.unwrap_or_default());
         }
         cell
     }
@@ -352,6 +354,11 @@ mod tests {
         assert!(cell(&question("2")).known().is_none(), "it was used longest ago");
         let of_another = Question { principal: "bob".parse().unwrap(), ..question("1") };
         assert!(cell(&of_another).known().is_none());
+        cell(&of_another).set(answer("2025-06-18"));
+        for number in 4..9 {
+            let _another = cell(&question(&number.to_string()));
+        }
+        assert!(cell(&of_another).known().is_some(), "who asks for many lets go of its own");
     }
 
     #[test]

@@ -124,16 +124,16 @@ impl Bridge {
     ) -> Self {
         Self {
             host,
-            owner,
             book: Mutex::default(),
             answers: Arc::new(Answers::new(settings.caps.answers)),
             asked: Shares::new(settings.caps.starts),
-            places: Arc::new(Places::new(&settings)),
+            places: Arc::new(Places::new(&settings, owner.clone())),
             tasks: TaskTracker::new(),
             drain,
             commons: crate::commons::Commons::default(),
             kept: Room::new(settings.caps.kept),
             settings: Arc::new(settings),
+            owner,
         }
     }
 

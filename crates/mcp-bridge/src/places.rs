@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use session_core::names::Principal;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, interval, timeout};
+use tokio::time::{Instant, interval, timeout_at};
 
 use crate::host::HostError;
 use crate::settings::Settings;
@@ -21,14 +21,46 @@ const RETRY_AFTER: Duration = Duration::from_secs(5);
 pub(crate) struct Places {
     room: Arc<Semaphore>,
     max: usize,
+    /// Whose places are not counted: one who has a host alone has all of it.
+    owner: Principal,
+    each: Each,
     /// How long somebody waits for room.
     limit: Duration,
     /// Who has rested for less than this is not asked to give way.
     rest: Duration,
     taken: Arc<Mutex<Taken>>,
     starts: Arc<Semaphore>,
-    starts_each: usize,
-    starting: Mutex<HashMap<Principal, Arc<Semaphore>>>,
+    starts_each: Each,
+}
+
+/// Something of which each principal has so much at the most.
+#[derive(Debug)]
+struct Each {
+    max: usize,
+    by: Mutex<HashMap<Principal, Arc<Semaphore>>>,
+}
+
+impl Each {
+    fn new(max: usize) -> Self {
+        Self { max, by: Mutex::default() }
+    }
+
+    fn of(&self, principal: &Principal) -> Arc<Semaphore> {
+        let mut by = self.by.lock().unwrap_or_else(PoisonError::into_inner);
+        // Nobody waits for one that is held here alone.
+        by.retain(|_, own| Arc::strong_count(own) > 1 || own.available_permits() < self.max);
+        let fresh = || Arc::new(Semaphore::new(self.max));
+        Arc::clone(by.entry(principal.clone()).or_insert_with(fresh))
+    }
+}
+
+/// Who may be asked to give way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    /// Sessions of the one who waits.
+    Own,
+    /// Anybody's, its own first.
+    Any,
 }
 
 #[derive(Debug, Default)]
@@ -74,6 +106,7 @@ impl Rest {
 pub(crate) struct Place {
     taken: Arc<Mutex<Taken>>,
     number: Option<u64>,
+    _own: Option<OwnedSemaphorePermit>,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -98,18 +131,19 @@ fn locked(taken: &Mutex<Taken>) -> MutexGuard<'_, Taken> {
 }
 
 impl Places {
-    pub(crate) fn new(settings: &Settings) -> Self {
+    pub(crate) fn new(settings: &Settings, owner: Principal) -> Self {
         let caps = settings.caps;
         Self {
             room: Arc::new(Semaphore::new(caps.processes)),
             max: caps.processes,
+            owner,
+            // One who is at work with many leaves room for others.
+            each: Each::new(caps.processes.div_ceil(2)),
             limit: settings.times.room,
             rest: settings.times.rest,
             taken: Arc::default(),
             starts: Arc::new(Semaphore::new(caps.starts)),
-            // One who asks for many leaves turns for others.
-            starts_each: caps.starts.div_ceil(2),
-            starting: Mutex::default(),
+            starts_each: Each::new(caps.starts.div_ceil(2)),
         }
     }
 
@@ -120,32 +154,51 @@ impl Places {
         principal: &Principal,
         rest: Option<Arc<Rest>>,
     ) -> Result<Place, HostError> {
-        let room = Arc::clone(&self.room);
-        let waiting = async {
-            if let Ok(permit) = Arc::clone(&room).try_acquire_owned() {
-                return Ok(permit);
+        let until = Instant::now() + self.limit;
+        let full = |message| HostError::Limit { message, retry_after: RETRY_AFTER };
+        let mut own = None;
+        if *principal != self.owner {
+            let waiting = self.wait(self.each.of(principal), principal, Whose::Own);
+            own = Some(timeout_at(until, waiting).await.ok().flatten().ok_or_else(|| {
+                let (each, max) = (self.each.max, self.max);
+                full(format!("as many of your servers are at work as one may have ({each} of {max})"))
+            })?);
+        }
+        let waiting = self.wait(Arc::clone(&self.room), principal, Whose::Any);
+        let permit = timeout_at(until, waiting).await.ok().flatten();
+        let permit =
+            permit.ok_or_else(|| full(format!("as many servers are at work as may be ({})", self.max)))?;
+        Ok(self.seat(own, permit, principal, rest))
+    }
+
+    /// Waits for one of these. `None` never comes: they are not closed.
+    async fn wait(
+        &self,
+        room: Arc<Semaphore>,
+        principal: &Principal,
+        whose: Whose,
+    ) -> Option<OwnedSemaphorePermit> {
+        if let Ok(permit) = Arc::clone(&room).try_acquire_owned() {
+            return Some(permit);
+        }
+        let mut nudge = interval(NUDGE);
+        let acquired = room.acquire_owned();
+        tokio::pin!(acquired);
+        loop {
+            tokio::select! {
+                permit = &mut acquired => return permit.ok(),
+                now = nudge.tick() => self.give_way(principal, whose, now),
             }
-            let mut nudge = interval(NUDGE);
-            let acquired = room.acquire_owned();
-            tokio::pin!(acquired);
-            loop {
-                tokio::select! {
-                    permit = &mut acquired => return permit,
-                    now = nudge.tick() => self.give_way(principal, now),
-                }
-            }
-        };
-        match timeout(self.limit, waiting).await {
-            Ok(Ok(permit)) => Ok(self.seat(permit, principal, rest)),
-            // The first never happens: it is not closed.
-            Ok(Err(_)) | Err(_) => Err(HostError::Limit {
-                message: format!("as many servers are at work as may be ({})", self.max),
-                retry_after: RETRY_AFTER,
-            }),
         }
     }
 
-    fn seat(&self, permit: OwnedSemaphorePermit, principal: &Principal, rest: Option<Arc<Rest>>) -> Place {
+    fn seat(
+        &self,
+        own: Option<OwnedSemaphorePermit>,
+        permit: OwnedSemaphorePermit,
+        principal: &Principal,
+        rest: Option<Arc<Rest>>,
+    ) -> Place {
         let number = rest.map(|rest| {
             let mut taken = locked(&self.taken);
             taken.next += 1;
@@ -153,13 +206,14 @@ impl Places {
             taken.seats.insert(number, Seat { principal: principal.clone(), rest, asked: None });
             number
         });
-        Place { taken: Arc::clone(&self.taken), number, _permit: permit }
+        Place { taken: Arc::clone(&self.taken), number, _own: own, _permit: permit }
     }
 
     /// Asks one to give way, if there is one that rests.
-    fn give_way(&self, principal: &Principal, now: Instant) {
+    fn give_way(&self, principal: &Principal, whose: Whose, now: Instant) {
         let mut taken = locked(&self.taken);
-        let resting = taken.seats.values_mut().filter_map(|seat| {
+        let may = |seat: &&mut Seat| whose == Whose::Any || seat.principal == *principal;
+        let resting = taken.seats.values_mut().filter(may).filter_map(|seat| {
             let since =
                 seat.rest.since().filter(|since| now.saturating_duration_since(*since) >= self.rest)?;
             (seat.asked != Some(since)).then_some((since, seat))
@@ -173,23 +227,16 @@ impl Places {
 
     /// The turn of this one to start a process.
     pub(crate) async fn start(&self, principal: &Principal) -> Starting {
-        let own = {
-            let mut starting = self.starting.lock().unwrap_or_else(PoisonError::into_inner);
-            // Nobody waits for one that is held here alone.
-            starting.retain(|_, turns| {
-                Arc::strong_count(turns) > 1 || turns.available_permits() < self.starts_each
-            });
-            let fresh = || Arc::new(Semaphore::new(self.starts_each));
-            Arc::clone(starting.entry(principal.clone()).or_insert_with(fresh))
-        };
         // Neither is ever closed: there is always a turn sooner or later.
-        let own = own.acquire_owned().await.ok();
+        let own = self.starts_each.of(principal).acquire_owned().await.ok();
         Starting { _own: own, _all: Arc::clone(&self.starts).acquire_owned().await.ok() }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::timeout;
+
     use super::*;
     use crate::settings::{Caps, Times};
 
@@ -197,7 +244,7 @@ mod tests {
         let caps = Caps { processes, starts: 2, ..Caps::default() };
         let times =
             Times { room: Duration::from_millis(20), rest: Duration::from_secs(10), ..Times::default() };
-        Places::new(&Settings { times, caps, ..Settings::default() })
+        Places::new(&Settings { times, caps, ..Settings::default() }, principal("owner"))
     }
 
     fn principal(name: &str) -> Principal {
@@ -211,6 +258,7 @@ mod tests {
     #[tokio::test]
     async fn who_rests_longest_gives_way_and_ones_own_before_anothers() {
         let (places, now) = (places(3), Instant::now());
+        let give_way = |now| places.give_way(&principal("bob"), Whose::Any, now);
         let (ada, bob) = (principal("ada"), principal("bob"));
         let rests: [Arc<Rest>; 3] = [(); 3].map(|()| Arc::default());
         let mut taken = Vec::new();
@@ -218,24 +266,47 @@ mod tests {
             taken.push(places.take(whose, Some(Arc::clone(rest))).await.unwrap());
         }
         let later = now + Duration::from_secs(20);
-        places.give_way(&bob, later);
+        give_way(later);
         for (rest, since) in rests.iter().zip([3, 4, 1]) {
             assert!(!is_asked(rest).await, "it is at work");
             rest.set(Some(now + Duration::from_secs(since)));
         }
-        places.give_way(&bob, now + Duration::from_secs(5));
+        give_way(now + Duration::from_secs(5));
         assert!(!is_asked(&rests[2]).await, "it has hardly rested");
         for asked in [2, 1, 0] {
-            places.give_way(&bob, later);
+            give_way(later);
             assert!(is_asked(&rests[asked]).await, "{asked}");
         }
-        places.give_way(&bob, later);
+        give_way(later);
         assert!(!is_asked(&rests[2]).await, "once for one rest");
         let full = places.take(&ada, None).await.unwrap_err();
         assert!(full.to_string().contains("as many servers"), "{full}");
         taken.pop();
         let _provisional = places.take(&ada, None).await.unwrap();
         assert_eq!(locked(&places.taken).seats.len(), 2);
+    }
+
+    #[tokio::test]
+    async fn one_principal_has_half_and_the_hosts_own_user_what_there_is() {
+        let (places, now) = (places(4), Instant::now());
+        let (ada, bob, owner) = (principal("ada"), principal("bob"), principal("owner"));
+        let rests: [Arc<Rest>; 3] = [(); 3].map(|()| Arc::default());
+        let mut hers = Vec::new();
+        for rest in &rests[..2] {
+            hers.push(places.take(&ada, Some(Arc::clone(rest))).await.unwrap());
+        }
+        let _his = places.take(&bob, Some(Arc::clone(&rests[2]))).await.unwrap();
+        let full = places.take(&ada, None).await.unwrap_err();
+        assert!(full.to_string().contains("(2 of 4)"), "{full}");
+        // Another's place would be of no use to her.
+        for (rest, since) in rests.iter().zip([2, 1, 0]) {
+            rest.set(Some(now + Duration::from_secs(since)));
+        }
+        places.give_way(&ada, Whose::Own, now + Duration::from_secs(20));
+        assert!(is_asked(&rests[1]).await && !is_asked(&rests[2]).await);
+        let _last = places.take(&owner, None).await.unwrap();
+        hers.clear();
+        let _all = (places.take(&owner, None).await.unwrap(), places.take(&owner, None).await.unwrap());
     }
 
     #[tokio::test]

@@ -114,7 +114,7 @@ pub struct Caps {
     pub requests: usize,
     /// Streams that are read at once.
     pub streams: usize,
-    /// Server processes that are there at once.
+    /// Server processes that are there at once; half of them for one principal, unless it is the bridge's owner.
     pub processes: usize,
     /// Processes that are being started at once; half of them for one principal.
     pub starts: usize,
