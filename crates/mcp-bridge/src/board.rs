@@ -2,14 +2,20 @@
 //! reads each, and a bell.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use bytes::Bytes;
+use session_core::names::Principal;
 use tokio::sync::watch;
 
-use crate::replay::{EventId, Kept, Replay, Since};
+use crate::replay::{EventId, Kept, Replay, Since, Spare};
 use crate::router::Stream;
+
+#[path = "board/room.rs"]
+mod room;
+
+pub(crate) use self::room::Room;
+use self::room::{Change, Member};
 
 /// What comes next for a reader.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,42 +70,25 @@ struct Inner {
 pub(crate) struct Board {
     inner: Mutex<Inner>,
     bell: watch::Sender<()>,
-    /// What all boards keep together.
+    /// What all boards keep together, and this one's part of it, once it keeps something.
     room: Arc<Room>,
+    member: OnceLock<Member>,
+    principal: Principal,
+    me: Weak<Self>,
     /// Which process of ours, and which time this session was brought back: ids of another are not confused with ours.
     tag: String,
 }
 
-/// What all boards of a bridge keep together: beyond that, each that is written on keeps half of what it has.
-#[derive(Debug)]
-pub(crate) struct Room {
-    max: usize,
-    used: AtomicUsize,
-}
-
-impl Room {
-    /// Of so many bytes.
-    pub(crate) fn new(max: usize) -> Arc<Self> {
-        Arc::new(Self { max, used: AtomicUsize::new(0) })
-    }
-
-    /// A board had so many bytes, and has so many now. True where all have too many.
-    fn change(&self, before: usize, after: usize) -> bool {
-        // Wrapping: what was added before is taken away again.
-        let used = self.used.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
-        used.wrapping_add(after.wrapping_sub(before)) > self.max
-    }
-}
-
 impl Drop for Board {
     fn drop(&mut self) {
-        let bytes = self.inner().replay.bytes();
-        self.room.change(bytes, 0);
+        if let Some(member) = self.member.get() {
+            self.room.leave(member);
+        }
     }
 }
 
 impl Board {
-    pub(crate) fn new(kept: Kept, room: Arc<Room>, tag: String) -> Self {
+    pub(crate) fn new(kept: Kept, room: Arc<Room>, principal: Principal, tag: String) -> Arc<Self> {
         let inner = Inner {
             replay: Replay::new(kept),
             read: 0,
@@ -109,7 +98,15 @@ impl Board {
             holds: false,
             closed: false,
         };
-        Self { inner: Mutex::new(inner), bell: watch::Sender::new(()), room, tag }
+        Arc::new_cyclic(|me| Self {
+            inner: Mutex::new(inner),
+            bell: watch::Sender::new(()),
+            room,
+            member: OnceLock::new(),
+            principal,
+            me: Weak::clone(me),
+            tag,
+        })
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -140,11 +137,31 @@ impl Board {
         let before = inner.replay.bytes();
         let done = change(&mut inner);
         let after = inner.replay.bytes();
-        if self.room.change(before, after) {
-            inner.replay.shrink(after / 2);
-            self.room.change(after, inner.replay.bytes());
+        // Others may have to let go of something because of this: each is locked alone.
+        drop(inner);
+        if before != after {
+            let member = self.member.get_or_init(|| self.room.join(&self.principal, &self.me));
+            self.room.change(member, Change { before, after });
         }
         done
+    }
+
+    /// Lets go of so much, as far as it can be.
+    fn let_go(&self, bytes: usize, spare: Spare) {
+        let mut inner = self.inner();
+        let before = inner.replay.bytes();
+        inner.replay.shrink(before.saturating_sub(bytes), spare);
+        let after = inner.replay.bytes();
+        drop(inner);
+        if let Some(member) = self.member.get() {
+            let _used = self.room.book(member, Change { before, after });
+        }
+    }
+
+    /// How many bytes are kept.
+    #[cfg(test)]
+    fn kept(&self) -> usize {
+        self.inner().replay.bytes()
     }
 
     /// Nothing more is sent on this stream.
@@ -226,6 +243,7 @@ impl Board {
         inner.reading += 1;
         let seat = Seat { stream: after.stream, number: inner.seated, after };
         inner.readers.insert(after.stream, seat.number);
+        inner.replay.read(after.stream, Some(after.number));
         self.bell.send_replace(());
         seat
     }
@@ -239,6 +257,7 @@ impl Board {
         match inner.replay.since(seat.after) {
             Since::Next { id, line, last } => {
                 seat.after = id;
+                inner.replay.read(id.stream, Some(id.number));
                 if id.stream == Stream::General {
                     inner.read = inner.read.max(id.number);
                 }
@@ -255,6 +274,7 @@ impl Board {
         inner.reading = inner.reading.saturating_sub(1);
         if inner.readers.get(&seat.stream) == Some(&seat.number) {
             inner.readers.remove(&seat.stream);
+            inner.replay.read(seat.stream, None);
         }
     }
 }
@@ -277,8 +297,8 @@ impl Inner {
 mod tests {
     use super::*;
 
-    fn board() -> Board {
-        Board::new(KEPT, Room::new(1_000), "t.".into())
+    fn board() -> Arc<Board> {
+        Board::new(KEPT, Room::new(1_000), "ada".parse().unwrap(), "t.".into())
     }
 
     const KEPT: Kept = Kept { bytes: 20, events: 100, ended: 2 };
@@ -346,22 +366,6 @@ mod tests {
         for general in ["u.g-7", "t.g-7"] {
             assert_eq!(after(general), Some(From::Unread(Stream::General)), "{general}");
         }
-    }
-
-    #[test]
-    fn all_boards_together_keep_what_there_is_room_for() {
-        let room = Room::new(30);
-        let boards = [(); 2].map(|()| Board::new(KEPT, Arc::clone(&room), "t.".into()));
-        let used = || room.used.load(Ordering::Relaxed);
-        for _ in 0..2 {
-            for board in &boards {
-                board.send(Stream::General, "0123456789", false);
-            }
-        }
-        assert_eq!(used(), 30, "the last kept half of its own");
-        let [first, _second] = boards;
-        drop(first);
-        assert_eq!(used(), 10);
     }
 
     #[test]

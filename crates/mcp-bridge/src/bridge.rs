@@ -282,7 +282,7 @@ impl Bridge {
         };
         let (mut conversation, address) =
             Conversation::new(self.setup(session, record, talk, Arc::new(doubt)));
-        let board = self.board();
+        let board = self.board(&principal);
         conversation.join(ClientId(0), &principal, Arc::clone(&board));
         let done = CancellationToken::new();
         let entry = Arc::new(Entry {
@@ -335,10 +335,11 @@ impl Bridge {
     }
 
     /// A board with a tag of its own.
-    pub(crate) fn board(&self) -> Arc<Board> {
+    pub(crate) fn board(&self, principal: &Principal) -> Arc<Board> {
         let id = self.host.session_id().to_string();
         let tag = id.get(id.len() - 6..).unwrap_or_default();
-        Arc::new(Board::new(self.settings.kept, Arc::clone(&self.kept), format!("{tag}.")))
+        let room = Arc::clone(&self.kept);
+        Board::new(self.settings.kept, room, principal.clone(), format!("{tag}."))
     }
 
     /// A client that shares its process with others is in memory from here on.

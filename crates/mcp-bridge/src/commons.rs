@@ -159,7 +159,7 @@ impl Bridge {
             principal: principal.clone(),
             revision,
             client: ClientId(self.commons.clients.fetch_add(1, Ordering::Relaxed) + 1),
-            board: self.board(),
+            board: self.board(principal),
             address: common.address.clone(),
             is_shared: true,
             done: common.done.clone(),

@@ -98,12 +98,28 @@ struct Track {
     /// How many were sent, and of those, how many are not kept.
     sent: u64,
     ended: bool,
+    /// After which event somebody reads it, or will: nothing where nobody does.
+    read: Option<u64>,
 }
 
 impl Track {
     fn first_kept(&self) -> u64 {
         self.sent - self.events.len() as u64 + 1
     }
+
+    /// Its first event is one of those that may be let go.
+    fn may_lose(&self, spare: Spare) -> bool {
+        spare == Spare::Nothing || self.read.is_none_or(|after| self.first_kept() <= after)
+    }
+}
+
+/// What stays while there is too much of the rest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Spare {
+    /// What somebody reads, or will, and has not read yet.
+    Unread,
+    /// Nothing but the newest.
+    Nothing,
 }
 
 /// The streams of one client session.
@@ -137,7 +153,15 @@ impl Replay {
 
     /// A stream begins.
     pub fn open(&mut self, stream: Stream) {
-        let _sent = self.streams.entry(stream).or_default();
+        let read = Some(0);
+        self.streams.entry(stream).or_insert_with(|| Track { read, ..Track::default() });
+    }
+
+    /// Somebody reads a stream after this event, or nobody does.
+    pub fn read(&mut self, stream: Stream, after: Option<u64>) {
+        if let Some(sent) = self.streams.get_mut(&stream) {
+            sent.read = after;
+        }
     }
 
     /// An event is sent, on a stream that is open. Returns its id; `None` where there is no such stream.
@@ -222,9 +246,31 @@ impl Replay {
         self.bytes
     }
 
-    /// Lets go of what is more than this, as far as that can be.
-    pub fn shrink(&mut self, bytes: usize) {
-        while self.bytes > bytes && self.forget_one() {}
+    /// Lets go of what is more than this, as far as that can be: the oldest of what belongs to no request, and then the oldest of
+    /// all. The newest stays.
+    pub fn shrink(&mut self, bytes: usize, spare: Spare) {
+        let is_general = self.newest == Stream::General;
+        if let Some(general) = self.streams.get_mut(&Stream::General) {
+            while self.bytes > bytes
+                && general.events.len() > usize::from(is_general)
+                && general.may_lose(spare)
+                && let Some(line) = general.events.pop_front()
+            {
+                self.bytes -= line.len();
+            }
+        }
+        let Self { streams, order, bytes: kept, .. } = self;
+        let mut behind = order.len();
+        order.retain(|stream| {
+            behind -= 1;
+            let is_newest = behind == 0 && !is_general;
+            let Some(sent) = streams.get_mut(stream) else { return false };
+            if *kept <= bytes || is_newest || !sent.may_lose(spare) {
+                return true;
+            }
+            *kept -= sent.events.pop_front().map_or(0, |line| line.len());
+            false
+        });
     }
 
     /// Lets go of the streams that have ended.
@@ -361,7 +407,7 @@ mod tests {
         }
         assert!(matches!(replay.since(id(one, 0)), Since::Next { .. }), "nobody has read it yet");
         assert_eq!((replay.bytes(), replay.not_kept(Stream::General)), (90, 9));
-        replay.shrink(0);
+        replay.shrink(0, Spare::Nothing);
         assert_eq!((replay.bytes(), replay.since(id(one, 0))), (30, Since::Lost), "the newest stays");
         let mut replay = Replay::new(Kept { events: 3, ..SMALL });
         for _ in 0..10 {

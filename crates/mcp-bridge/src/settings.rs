@@ -122,7 +122,7 @@ pub struct Caps {
     pub answers: usize,
     /// Bytes of messages of clients that wait to be passed on.
     pub waiting: usize,
-    /// Bytes that are kept for readers that come back, for all sessions.
+    /// Bytes that are kept for readers that come back, for all sessions; half of them for one principal's.
     pub kept: usize,
 }
 
