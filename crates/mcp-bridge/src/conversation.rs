@@ -139,8 +139,17 @@ struct Call {
     heard: Instant,
     /// Until when it may be answered although its client has cancelled it.
     cancelled: Option<Instant>,
+    /// Its answer is that nothing more is told: for as long as its stream is read, it may be quiet.
+    listens: bool,
     /// Nobody was told anything yet.
     reply: Option<oneshot::Sender<Reply>>,
+}
+
+impl Call {
+    /// Time is looked at for it.
+    fn is_timed(&self) -> bool {
+        !self.listens || self.cancelled.is_some() || self.reply.is_some()
+    }
 }
 
 /// A message that waits for the server.
@@ -148,6 +157,7 @@ struct Waiting {
     client: ClientId,
     since: Instant,
     is_request: bool,
+    listens: bool,
     _bytes: Option<Arc<Share>>,
     /// Nothing where its stream has begun.
     reply: Option<oneshot::Sender<Reply>>,
@@ -334,7 +344,9 @@ impl Conversation {
         }
         self.posts += 1;
         let post = PostId(self.posts);
-        let waiting = Waiting { client, since: self.used, is_request, _bytes: bytes, reply: Some(reply) };
+        let listens = self.setup.talk.is_plain() && message.method() == Some("subscriptions/listen");
+        let waiting =
+            Waiting { client, since: self.used, is_request, listens, _bytes: bytes, reply: Some(reply) };
         self.waiting.insert(post, waiting);
         self.on(Input::Post(post, client, message)).await;
     }

@@ -154,6 +154,12 @@ impl Talk {
         self.only.is_none()
     }
 
+    /// The server wants no handshake: each request stands for itself.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        self.initialize.is_none()
+    }
+
     /// From here on the clients are not all one principal's.
     pub fn mix(&mut self) {
         self.router.mix();

@@ -74,11 +74,12 @@ impl Conversation {
 
     /// Tells who posted a message what became of it.
     fn settle(&mut self, post: PostId, posted: Posted) {
-        let Some(Waiting { reply, client, .. }) = self.waiting.remove(&post) else { return };
+        let Some(Waiting { reply, client, listens, .. }) = self.waiting.remove(&post) else { return };
         let reply_with = match posted {
             Posted::Stream(Stream::Request(number)) => {
                 let began = Instant::now();
-                self.calls.insert(number, Call { client, began, heard: began, cancelled: None, reply });
+                let call = Call { client, began, heard: began, cancelled: None, listens, reply };
+                self.calls.insert(number, call);
                 return;
             }
             Posted::Stream(Stream::General) | Posted::Accepted => Reply::Accepted,

@@ -29,12 +29,13 @@ impl Conversation {
 
     fn is_busy(&self) -> bool {
         let timed = self.roots_since.is_some() || self.handshake_until.is_some();
-        timed || !self.calls.is_empty() || !self.waiting.is_empty()
+        timed || self.calls.values().any(Call::is_timed) || !self.waiting.is_empty()
     }
 
     /// Somebody listens for what the server says by itself.
     fn is_held(&self) -> bool {
-        self.boards.values().any(|board| board.is_held())
+        let listens = self.calls.values().any(|call| !call.is_timed());
+        listens || self.boards.values().any(|board| board.is_held())
     }
 
     /// Looks at what has lasted for too long.
@@ -117,7 +118,14 @@ impl Conversation {
         }
         let is_late = |call: &Call| now - call.heard >= times.call || now - call.began >= times.whole_call;
         let is_over = |call: &Call| call.cancelled.is_some_and(|until| until <= now);
-        let over = self.calls.iter().filter(|(_, call)| is_late(call) || is_over(call));
+        let is_read = |number: u64, call: &Call| {
+            let board = self.boards.get(&call.client);
+            board.is_some_and(|board| board.is_read(Stream::Request(number)))
+        };
+        let over = self.calls.iter().filter(|(number, call)| {
+            let may_be_quiet = !call.is_timed() && is_read(**number, call);
+            (is_late(call) && !may_be_quiet) || is_over(call)
+        });
         let over: Vec<(u64, bool)> = over.map(|(number, call)| (*number, is_over(call))).collect();
         for (number, is_cancelled) in over {
             let input = if is_cancelled { Input::CallCancelled } else { Input::CallTimedOut };

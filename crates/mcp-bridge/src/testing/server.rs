@@ -9,7 +9,7 @@ type Input = Lines<BufReader<DuplexStream>>;
 /// Serves until its input ends or it is told to crash.
 pub(super) async fn serve(from: DuplexStream, mut into: DuplexStream, scope: &str, is_plain: bool) {
     let mut input = BufReader::new(from).lines();
-    let (mut calls, mut hangs, mut cancelled) = (0_u32, 0_u32, Vec::new());
+    let (mut calls, mut hangs, mut cancelled, mut listening) = (0_u32, 0_u32, Vec::new(), String::new());
     while let Ok(Some(line)) = input.next_line().await {
         let message = Message::parse(line.into_bytes()).unwrap();
         if message.method() == Some("notifications/cancelled") {
@@ -33,13 +33,8 @@ pub(super) async fn serve(from: DuplexStream, mut into: DuplexStream, scope: &st
                 continue;
             }
             Some("subscriptions/listen") => {
-                let meta = format!(r#"{{"io.modelcontextprotocol/subscriptionId":{id}}}"#);
-                let method = "notifications/tools/list_changed";
-                say(
-                    &mut into,
-                    &format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{{"_meta":{meta}}}}}"#),
-                )
-                .await;
+                listening = id.to_owned();
+                changed(&mut into, &listening).await;
                 continue;
             }
             Some("tools/list") => {
@@ -60,6 +55,10 @@ pub(super) async fn serve(from: DuplexStream, mut into: DuplexStream, scope: &st
                         continue;
                     }
                     "hangs" => hangs.to_string(),
+                    "change" => {
+                        changed(&mut into, &listening).await;
+                        "1".to_owned()
+                    }
                     "scope" => format!(r#""{scope}""#),
                     "count" => calls.to_string(),
                     "cancelled" => format!("[{}]", cancelled.join(",")),
@@ -111,6 +110,13 @@ async fn act(tool: &str, call: &Message, id: &str, input: &mut Input, into: &mut
         }
         other => format!("\"{other} is no tool\""),
     }
+}
+
+/// Tells who listens that something has changed.
+async fn changed(into: &mut DuplexStream, listening: &str) {
+    let meta = format!(r#"{{"io.modelcontextprotocol/subscriptionId":{listening}}}"#);
+    let method = "notifications/tools/list_changed";
+    say(into, &format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{{"_meta":{meta}}}}}"#)).await;
 }
 
 async fn say(into: &mut DuplexStream, line: &str) {

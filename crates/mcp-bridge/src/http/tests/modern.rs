@@ -142,6 +142,26 @@ async fn what_changes_is_heard_by_who_listens() {
 }
 
 #[tokio::test]
+async fn who_listens_may_hear_nothing_for_longer_than_a_call_may_last() {
+    let times = Times { patience: Duration::from_millis(1), ..Times::default() };
+    let (call, whole_call) = (Duration::from_millis(150), Duration::from_millis(150));
+    let world = World::new(Settings { times: Times { call, whole_call, ..times }, ..settings() }).await;
+    world.host.plain.store(true, Ordering::SeqCst);
+    let client = world.client();
+    let wanted = r#""notifications":{"toolsListChanged":true},"#;
+    let mut stream = send(&client, "7", "subscriptions/listen", wanted).await;
+    assert!(stream.event().await.unwrap().data.contains("list_changed"));
+    // A call that began later was given up, and nothing else.
+    let error = tool(&client, "1", "hang", "{}").await.message().await;
+    assert!(error.text().contains("took too long"), "{}", error.text());
+    assert_eq!(tool(&client, "2", "change", "{}").await.message().await.result(), Some("1"));
+    assert!(stream.event().await.unwrap().data.contains("list_changed"), "it still listens");
+    let cancelled = tool(&client, "3", "cancelled", "{}").await.message().await;
+    assert!(!cancelled.result().unwrap().contains(','), "{}", cancelled.text());
+    world.end().await;
+}
+
+#[tokio::test]
 async fn headers_must_say_what_the_body_says() {
     let world = world(true).await;
     let client = world.client().set("mcp-protocol-version", Some("2026-07-28"));
