@@ -97,7 +97,7 @@ const EDGES: &[Row] = &[
     Row {
         name: "session-tests",
         ours: "session-core session-manager session-runner session-server session-store",
-        outside: "camino jiff rusqlite rustix serde_json sqlx tempfile tokio tokio-util toml",
+        outside: "camino jiff rusqlite rustix serde_json tempfile tokio tokio-util toml",
         dev: "axum cargo_metadata fastrand futures-util sha2",
         build: "",
     },

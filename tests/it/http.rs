@@ -9,9 +9,9 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
 use serde_json::json;
+use session_store::testing::pg;
 use session_tests::home::Home;
 use session_tests::http::{Served, ask_unix};
-use session_tests::pg;
 
 /// A run of this program through the API, to its end: session and run.
 fn run(home: &Home, served: &Served, argv: &[&str]) -> (String, String) {

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::process::{Command, Stdio};
 
-use session_tests::pg;
+use session_store::testing::pg;
 
 /// The program that opens one identity many times at once; built as an example of this package.
 fn opener() -> std::path::PathBuf {

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
+use session_store::testing::pg;
 use session_tests::home::{Home, gone_within, processes_with};
-use session_tests::pg;
 
 /// The id of the only session that a command worked in.
 fn session_of(left: &session_tests::home::Left) -> String {

@@ -16,9 +16,9 @@ use session_core::event::EventKind;
 use session_core::ports::{EventStore as _, RunStore as _};
 use session_core::run::{EndKind, ReasonCode, RunPhase};
 use session_core::{Event, RunId, Seq, SessionId};
+use session_store::testing::pg;
 use session_store::{OpenOptions, SqlStore};
 use session_tests::home::processes_with;
-use session_tests::pg;
 use tokio::time::Instant;
 
 use fleet::Fleet;

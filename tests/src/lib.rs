@@ -1,13 +1,6 @@
-//! What end-to-end tests and other crates' tests share: the repository, the built program, and databases
-//! on a real PostgreSQL.
+//! What end-to-end tests share: the repository, the built program, homes and fleets of it.
 //!
-//! The tests themselves are in `it/`: one binary for the whole workspace. A crate that is below this one
-//! takes the fixture by path, so that no dependency runs in a circle:
-//!
-//! ```text
-//! #[path = "../../../tests/src/pg.rs"]
-//! pub mod pg;
-//! ```
+//! The tests themselves are in `it/`: one binary for the whole workspace.
 
 #![forbid(unsafe_code)]
 
@@ -18,7 +11,6 @@ pub mod home;
 pub mod http;
 pub mod model;
 pub mod peers;
-pub mod pg;
 pub mod program;
 pub mod script;
 pub mod trials;
@@ -26,6 +18,7 @@ pub mod trials;
 use std::sync::LazyLock;
 
 use camino::{Utf8Path, Utf8PathBuf};
+pub use session_store::testing::pg::skipped;
 
 static REPOSITORY_ROOT: LazyLock<Utf8PathBuf> = LazyLock::new(|| {
     let manifest = Utf8Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -6,7 +6,7 @@ use std::process::Command;
 use camino::{Utf8Path, Utf8PathBuf};
 
 use crate::home::Home;
-use crate::pg::skipped;
+use crate::skipped;
 
 /// Where it is: `scripts/test` says so.
 const PLACE: &str = "ROOMETTE_TEST_MCP";

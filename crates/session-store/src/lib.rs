@@ -60,6 +60,8 @@ mod runs;
 mod sessions;
 mod store;
 mod sweep;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod tokens;
 mod tx;
 mod url;

@@ -1,14 +1,13 @@
-//! The same paths on PostgreSQL, where a server is named; floors are one statement each through sqlx.
+//! The same paths on PostgreSQL, where a server is named; floors are one statement each.
 
 use std::sync::Arc;
 
 use session_core::Env;
 use session_core::affinity::RunnerProfile;
 use session_core::ports::{Author, EventStore as _, SessionStore as _};
+use session_store::testing::floor::Floor;
+use session_store::testing::pg::{PgDatabase, fresh_database};
 use session_store::{OpenOptions, SqlStore};
-use session_tests::pg::{PgDatabase, fresh_database};
-use sqlx::postgres::PgPoolOptions;
-use sqlx::{PgPool, Row as _};
 
 use crate::claim::{claim_ours, queue};
 use crate::events::{close, made};
@@ -28,35 +27,11 @@ const QUEUED: usize = 10_000;
 const CLAIMERS: usize = 16;
 const CLAIMS: usize = 60;
 
-const RAW_APPEND: &str = "INSERT INTO events (session_id, seq, at_ms, kind, payload) VALUES ($1, \
-     (SELECT coalesce(max(seq), 0) + 1 FROM events WHERE session_id = $1), $2, 'message', $3)";
-const RAW_LOOKUP: &str = "SELECT i.session_id, i.generation, i.expires_at_ms, i.stamped_at_ms, i.created_at_ms, \
-     s.previous, s.state FROM identities i JOIN sessions s ON s.id = i.session_id WHERE i.key = $1";
-const RAW_CREATE: &str = "WITH made AS (INSERT INTO sessions (id, principal, state, workspace_kind, metadata, \
-     tokens_max, tool_calls_max, identity_key, generation, created_at_ms, active_at_ms) \
-     VALUES ($2, 'alice', 'active', 'scratch', '{}', 1, 1, $1, 1, $3, $3)), \
-     logged AS (INSERT INTO events (session_id, seq, at_ms, kind, payload) \
-     VALUES ($2, 1, $3, 'session.created', '{\"generation\":1,\"workspace\":\"scratch\"}')) \
-     INSERT INTO identities (key, session_id, generation, machine, repo_root, mode, scope_key, agent, \
-     created_at_ms, stamped_at_ms, expires_at_ms) VALUES ($1, $2, 1, 'laptop', '/repo', 'project', 'one', 'a', \
-     $3, $3, $3 + 86400000)";
-/// Mine, else anybody's, each on its index, past those that others hold.
-const RAW_CLAIM: &str = "WITH own AS MATERIALIZED (SELECT id FROM runs WHERE place_key = $1 AND executor = $2 \
-     AND phase = 'pending' AND waiting_for = 0 ORDER BY priority DESC, position LIMIT 1 FOR UPDATE SKIP LOCKED), \
-     any_place AS MATERIALIZED (SELECT id FROM runs WHERE NOT EXISTS (SELECT 1 FROM own) AND place_key = '' \
-     AND executor = $2 AND phase = 'pending' AND waiting_for = 0 ORDER BY priority DESC, position LIMIT 1 \
-     FOR UPDATE SKIP LOCKED), \
-     claimed AS (UPDATE runs SET phase = 'claimed', epoch = epoch + 1, runner_id = $3, lease_until_ms = $4 \
-     WHERE id = (SELECT id FROM own UNION ALL SELECT id FROM any_place LIMIT 1) RETURNING id, session_id) \
-     INSERT INTO events (session_id, seq, at_ms, run_id, kind, payload) SELECT session_id, \
-     (SELECT max(e.seq) + 1 FROM events e WHERE e.session_id = claimed.session_id), $5, id, 'run.state', \
-     '{\"from\":\"pending\",\"to\":\"claimed\"}' FROM claimed";
-
 /// A database for the store and one for the floor.
 struct Databases {
     store: Arc<SqlStore>,
-    ours: PgPool,
-    floor: PgPool,
+    ours: Floor,
+    floor: Floor,
     kept: [PgDatabase; 2],
 }
 
@@ -79,8 +54,8 @@ impl Databases {
         opened(&kept[1]).await?.close().await;
         Ok(Self {
             store: Arc::new(opened(&kept[0]).await?),
-            ours: pool(&kept[0]).await?,
-            floor: pool(&kept[1]).await?,
+            ours: connected(&kept[0]).await?,
+            floor: connected(&kept[1]).await?,
             kept,
         })
     }
@@ -96,32 +71,28 @@ async fn opened(database: &PgDatabase) -> Outcome<SqlStore> {
     Ok(SqlStore::open(&database.url().parse()?, OpenOptions::default()).await?)
 }
 
-async fn pool(database: &PgDatabase) -> Outcome<PgPool> {
-    let options = PgPoolOptions::new().max_connections(CONNECTIONS).test_before_acquire(false);
-    Ok(options.connect(database.url()).await?)
+async fn connected(database: &PgDatabase) -> Outcome<Floor> {
+    Ok(Floor::connect(database.url(), CONNECTIONS).await?)
 }
 
 /// Checks that a query comes to this number.
-async fn check(pool: &PgPool, query: &'static str, expected: usize) -> Outcome {
-    let found: i64 = sqlx::query(query).fetch_one(pool).await?.try_get(0)?;
+async fn check(database: &Floor, query: &'static str, expected: usize) -> Outcome {
+    let found = database.number(query).await?;
     ensure!(usize::try_from(found)? == expected, "{query}: {found}, not {expected}");
     Ok(())
 }
 
-async fn check_events(pool: &PgPool, events: usize) -> Outcome {
-    check(pool, "SELECT count(*) FROM events", events).await?;
+async fn check_events(database: &Floor, events: usize) -> Outcome {
+    check(database, "SELECT count(*) FROM events", events).await?;
     let torn =
         "SELECT count(*) FROM (SELECT 1 FROM events GROUP BY session_id HAVING max(seq) <> count(*)) t";
-    check(pool, torn, 0).await
+    check(database, torn, 0).await
 }
 
 /// The floor's database gets the same sessions.
 async fn copy_sessions(databases: &Databases, ids: &[String]) -> Outcome {
     for id in ids {
-        let insert = "INSERT INTO sessions (id, principal, state, workspace_kind, metadata, tokens_max, \
-                      tool_calls_max, created_at_ms, active_at_ms) \
-                      VALUES ($1, 'alice', 'active', 'scratch', '{}', 1, 1, 1, 1)";
-        sqlx::query(insert).bind(id).execute(&databases.floor).await?;
+        databases.floor.create_session(id).await?;
     }
     Ok(())
 }
@@ -139,14 +110,10 @@ async fn append(bench: &mut Bench) -> Outcome {
             let items = world::per_caller(callers, appends, |caller, _| {
                 Ok((texts[caller].clone(), world::payload(0)))
             })?;
-            let pool = databases.floor.clone();
+            let floor = databases.floor.clone();
             together(items, move |(session, payload)| {
-                let pool = pool.clone();
-                async move {
-                    let insert = sqlx::query(RAW_APPEND).bind(session).bind(now.as_millisecond());
-                    insert.bind(payload).execute(&pool).await?;
-                    Ok(())
-                }
+                let floor = floor.clone();
+                async move { Ok(floor.append(&session, now.as_millisecond(), &payload).await?) }
             })
             .await
         };
@@ -191,19 +158,17 @@ async fn open(bench: &mut Bench) -> Outcome {
                 })
             };
             let floor = async |round| {
-                let pool = databases.floor.clone();
+                let floor = databases.floor.clone();
                 together(requests(round)?, move |request| {
-                    let pool = pool.clone();
+                    let floor = floor.clone();
                     async move {
                         let key = request.identity.key().to_string();
                         if hit {
-                            let found = sqlx::query(RAW_LOOKUP).bind(key).fetch_all(&pool).await?;
-                            ensure!(found.len() == 1, "not found");
+                            ensure!(floor.look_up(&key).await? == 1, "not found");
                             return Ok(());
                         }
-                        let create = sqlx::query(RAW_CREATE).bind(key).bind(request.new.id.to_string());
-                        create.bind(now.as_millisecond()).execute(&pool).await?;
-                        Ok(())
+                        let session = request.new.id.to_string();
+                        Ok(floor.create(&key, &session, now.as_millisecond()).await?)
                     }
                 })
                 .await
@@ -228,9 +193,9 @@ async fn open(bench: &mut Bench) -> Outcome {
             identities += if hit { 0 } else { callers * calls * bench.rounds() };
         }
     }
-    for pool in [&databases.floor, &databases.ours] {
-        check(pool, "SELECT count(*) FROM identities", identities).await?;
-        check_events(pool, identities).await?;
+    for database in [&databases.floor, &databases.ours] {
+        check(database, "SELECT count(*) FROM identities", identities).await?;
+        check_events(database, identities).await?;
     }
     databases.close().await
 }
@@ -243,8 +208,8 @@ async fn claim(bench: &mut Bench) -> Outcome {
     let floor_store = opened(&databases.kept[1]).await?;
     queue(&floor_store, &env, &runner, QUEUED).await?;
     floor_store.close().await;
-    for pool in [&databases.ours, &databases.floor] {
-        sqlx::query("ANALYZE").execute(pool).await?;
+    for database in [&databases.ours, &databases.floor] {
+        database.analyze().await?;
     }
     let claims = bench.sized(CLAIMS);
     let floor = async |_| claim_floor(&databases.floor, &env, &runner, claims).await;
@@ -255,21 +220,20 @@ async fn claim(bench: &mut Bench) -> Outcome {
     };
     bench.compare(named, Shown::Rate, Target::AtLeast(0.8), floor, ours).await?;
     let taken = CLAIMERS * claims * bench.rounds();
-    for pool in [&databases.floor, &databases.ours] {
-        check(pool, "SELECT count(*) FROM runs WHERE phase = 'claimed' AND epoch = 1", taken).await?;
-        check_events(pool, 2 * QUEUED + taken).await?;
+    for database in [&databases.floor, &databases.ours] {
+        check(database, "SELECT count(*) FROM runs WHERE phase = 'claimed' AND epoch = 1", taken).await?;
+        check_events(database, 2 * QUEUED + taken).await?;
     }
     databases.close().await
 }
 
-async fn claim_floor(pool: &PgPool, env: &Env, runner: &RunnerProfile, claims: usize) -> Outcome<f64> {
+async fn claim_floor(floor: &Floor, env: &Env, runner: &RunnerProfile, claims: usize) -> Outcome<f64> {
     let now = env.now().as_millisecond();
     let until = now + i64::try_from(world::LEASE.as_millis())?;
     let id = runner.id.to_string();
-    let items = world::per_caller(CLAIMERS, claims, |_, _| Ok((pool.clone(), id.clone())))?;
-    together(items, move |(pool, id)| async move {
-        let claim = sqlx::query(RAW_CLAIM).bind(format!("r:{id}")).bind("command").bind(id);
-        let claimed = claim.bind(until).bind(now).execute(&pool).await?.rows_affected();
+    let items = world::per_caller(CLAIMERS, claims, |_, _| Ok((floor.clone(), id.clone())))?;
+    together(items, move |(floor, id)| async move {
+        let claimed = floor.claim(&id, now, until).await?;
         ensure!(claimed == 1, "{claimed} runs were claimed");
         Ok(())
     })

@@ -15,7 +15,7 @@ pub(super) fn may_have_a_group(who: Who) -> bool {
 
 /// Whether the person left these tests out by name: `ROOMETTE_TEST_SKIP=sandbox`.
 pub(super) fn skipped() -> bool {
-    session_tests::pg::skipped("sandbox")
+    session_tests::skipped("sandbox")
 }
 
 /// A home with directories around the data: `outside`, which does not concern any session, and `readable`.

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, unreachable_pub, reason = "these are tests, and no crate uses them")]
 
-#[path = "../../../../tests/src/pg.rs"]
+#[path = "../../src/testing/pg.rs"]
 mod pg;
 
 mod cancelled;

@@ -5,10 +5,10 @@
 //!
 //! ```no_run
 //! # async fn example() {
-//! if session_tests::pg::skipped("postgres") {
+//! if session_store::testing::pg::skipped("postgres") {
 //!     return;
 //! }
-//! let database = session_tests::pg::fresh_database().await;
+//! let database = session_store::testing::pg::fresh_database().await;
 //! assert!(database.url().starts_with("postgres:"));
 //! # }
 //! ```
