@@ -293,8 +293,8 @@ impl Router {
         FromServer::Ask { client, stream, line, number }
     }
 
-    /// Whom a question is for: the newest request of the only client that waits for something, or, where all clients are one
-    /// principal's, the only request for which nothing else is asked.
+    /// Whom a question is for: the newest request of the only client that waits for something. Where several do and all are one
+    /// principal's, the newest for which nothing else is asked, and if there is none the newest: it is the same one who answers.
     fn whom(&self) -> Result<(ClientId, Option<u64>), &'static str> {
         let mut live = self.live();
         let newest = live.next();
@@ -307,12 +307,13 @@ impl Router {
         if live.all(|(_, other)| other.client == pending.client) {
             return Ok((pending.client, Some(number)));
         }
-        let is_free = |number: u64| !self.asked.values().any(|asked| asked.of == Some(number));
-        let mut free = self.live().filter(|(number, _)| !self.mixed && is_free(*number));
-        match (free.next(), free.next()) {
-            (Some((number, pending)), None) => Ok((pending.client, Some(number))),
-            _ => Err("several clients wait for something, and nobody can say which of them is asked"),
+        if self.mixed {
+            return Err("several clients wait for something, and nobody can say which of them is asked");
         }
+        let is_free = |number: u64| !self.asked.values().any(|asked| asked.of == Some(number));
+        let free = self.live().find(|(number, _)| is_free(*number));
+        let (number, pending) = free.unwrap_or((number, pending));
+        Ok((pending.client, Some(number)))
     }
 
     /// The requests that their clients still wait for, the newest first.
