@@ -11,6 +11,8 @@ use crate::id::MessageId;
 use crate::roots;
 use crate::router::{ClientId, FromClient, FromServer, Router, Stream, error_line, has_capability};
 
+#[path = "talk/levels.rs"]
+mod levels;
 #[path = "talk/steps.rs"]
 mod steps;
 #[path = "talk/subscriptions.rs"]
@@ -326,6 +328,9 @@ impl Talk {
     }
 
     fn forward(&mut self, waiting: &Waiting, effects: &mut Vec<Effect>) {
+        if self.answer_here(waiting, effects) {
+            return;
+        }
         let Waiting { client, message, number, .. } = waiting;
         let posted = match self.router.from_client_as(*client, message, *number) {
             FromClient::Forward { line, request } => {

@@ -393,6 +393,56 @@ fn a_server_that_begins_again_is_told_what_its_clients_hear_of() {
 }
 
 #[test]
+fn what_one_client_has_enough_of_is_told_to_the_others() {
+    let mut talk = Talk::plain(Scope::Default);
+    let mut posts = 0;
+    let mut post = |talk: &mut Talk, client: u64, method: &str, params: &str| {
+        posts += 1;
+        let text = format!(r#"{{"jsonrpc":"2.0","id":{posts},"method":"{method}","params":{params}}}"#);
+        let effects = talk.on(Input::Post(PostId(posts), ClientId(client), message(&text)));
+        for effect in &effects {
+            let Effect::Write(line) = effect else { continue };
+            let line = message(line);
+            let answer = format!(r#"{{"jsonrpc":"2.0","id":{},"result":{{}}}}"#, line.id_text().unwrap());
+            let _answered = talk.on(Input::Line(message(&answer)));
+        }
+        effects
+    };
+    let written = |effects: &[Effect]| {
+        let written = effects.iter().filter(|effect| matches!(effect, Effect::Write(_)));
+        written.count()
+    };
+    let (uri, subscribe, unsubscribe) = (r#"{"uri":"a:x"}"#, "resources/subscribe", "resources/unsubscribe");
+    let _woken = talk.on(Input::Wake);
+    let _started = talk.on(Input::Started);
+    for client in [1, 2] {
+        assert_eq!(written(&post(&mut talk, client, subscribe, uri)), 1);
+    }
+    let effects = post(&mut talk, 1, unsubscribe, uri);
+    let [Effect::Posted(..), Effect::Send { line, last: true, .. }] = &effects[..] else {
+        panic!("{effects:?}")
+    };
+    assert_eq!(message(line).result(), Some("{}"));
+    assert_eq!(written(&post(&mut talk, 3, unsubscribe, uri)), 0, "it is the other's");
+    assert_eq!(written(&post(&mut talk, 2, unsubscribe, uri)), 1, "nobody is left");
+    // One client does not have all the room, and hears of that.
+    let filled = (0..1_000)
+        .find(|number| written(&post(&mut talk, 1, subscribe, &format!(r#"{{"uri":"b:{number}"}}"#))) == 0);
+    assert!(filled.is_some());
+    let effects = post(&mut talk, 1, subscribe, uri);
+    let Some(Effect::Send { line, .. }) = effects.last() else { panic!("{effects:?}") };
+    assert_eq!(message(line).kind(), Kind::Error);
+    assert_eq!(written(&post(&mut talk, 2, subscribe, uri)), 1);
+    // A level is the others' too, and a server that begins again is told it.
+    assert_eq!(written(&post(&mut talk, 1, "logging/setLevel", r#"{"level":"info"}"#)), 1);
+    assert_eq!(written(&post(&mut talk, 2, "logging/setLevel", r#"{"level":"error"}"#)), 0);
+    let effects = talk.on(Input::Leave(ClientId(1)));
+    let level =
+        effects.iter().any(|effect| matches!(effect, Effect::Write(line) if line.contains("\"error\"")));
+    assert!(level, "{effects:?}");
+}
+
+#[test]
 fn what_waits_is_bounded_and_can_be_forgotten() {
     let mut world = World::begin();
     for id in 0..WAITING_MAX {
