@@ -25,10 +25,14 @@ use crate::talk::{Input, NotStarted, PostId, Talk};
 
 #[path = "conversation/act.rs"]
 mod act;
+#[path = "conversation/questions.rs"]
+mod questions;
 #[path = "conversation/server.rs"]
 mod server;
 #[path = "conversation/time.rs"]
 mod time;
+
+use self::questions::Questions;
 
 /// Messages that wait to be taken by the task.
 const MAILBOX: usize = 64;
@@ -177,7 +181,7 @@ pub(crate) struct Conversation {
     waiting: BTreeMap<PostId, Waiting>,
     calls: BTreeMap<u64, Call>,
     /// Until when a question may be answered.
-    questions: BTreeMap<u64, Instant>,
+    questions: Questions,
     asking: Vec<oneshot::Sender<Result<String, NotStarted>>>,
     answer: Option<String>,
     /// Why there was no server the last time.
@@ -223,7 +227,7 @@ impl Conversation {
             posts: 0,
             waiting: BTreeMap::new(),
             calls: BTreeMap::new(),
-            questions: BTreeMap::new(),
+            questions: Questions::default(),
             asking: Vec::new(),
             answer: None,
             missing: NotStarted { why, retry_after: None },

@@ -151,6 +151,12 @@ impl Router {
         self.pending.is_empty()
     }
 
+    /// The question of this number of ours is neither answered nor withdrawn.
+    #[must_use]
+    pub fn is_asked(&self, number: u64) -> bool {
+        self.asked.contains_key(&number)
+    }
+
     /// From here on clients of several principals share the process: what cannot be said to be one's is nobody's.
     pub fn mix(&mut self) {
         self.mixed = true;

@@ -202,6 +202,12 @@ impl Talk {
         self.router.is_idle() && self.waiting.is_empty()
     }
 
+    /// A client has been asked this, and has not answered.
+    #[must_use]
+    pub fn is_asked(&self, number: u64) -> bool {
+        self.router.is_asked(number)
+    }
+
     /// What happened, and what is to be done.
     pub fn on(&mut self, input: Input) -> Vec<Effect> {
         let mut effects = Vec::new();

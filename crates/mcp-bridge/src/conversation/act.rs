@@ -21,7 +21,8 @@ impl Conversation {
                 }
                 Effect::Finish { client, stream } => self.finish(client, stream),
                 Effect::Ask { client, stream, line, number } => {
-                    self.questions.insert(number, Instant::now() + self.setup.settings.times.call);
+                    let until = Instant::now() + self.setup.settings.times.call;
+                    self.questions.ask(number, until, |number| self.setup.talk.is_asked(number));
                     self.ask(client, stream, line);
                 }
                 Effect::SendAll(line) => {

@@ -75,9 +75,7 @@ impl Conversation {
     }
 
     async fn look_at_questions(&mut self, now: Instant) {
-        let late = self.questions.iter().filter(|(_, until)| **until <= now);
-        for number in late.map(|(number, _)| *number).collect::<Vec<_>>() {
-            self.questions.remove(&number);
+        for number in self.questions.late(now, |number| self.setup.talk.is_asked(number)) {
             self.on(Input::QuestionTimedOut(number)).await;
         }
     }
@@ -186,7 +184,7 @@ impl Conversation {
             (false, true) => times.idle + times.forget,
             (false, false) => times.opening,
         };
-        let question = self.questions.values().min().copied().unwrap_or(now + SWEEP);
+        let question = self.questions.next().unwrap_or(now + SWEEP);
         (self.used + limit).min(now + SWEEP).max(now + PAUSE).min(question.max(now + TICK))
     }
 

@@ -10,6 +10,7 @@ use axum::response::Response;
 use futures_util::{FutureExt as _, StreamExt as _, stream};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Interval, MissedTickBehavior, interval, sleep, timeout};
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::head::once;
 use super::reply::{Failure, JSON, not_begun};
@@ -40,8 +41,16 @@ const TRIES: usize = 3;
 
 /// Requests that wait for their clients to come back with an answer, by what the client shows for it.
 pub(crate) struct Parked {
-    visits: Mutex<HashMap<String, (Visit, Share)>>,
+    visits: Mutex<HashMap<String, Waiting>>,
     room: Arc<Shares>,
+}
+
+/// One of them.
+struct Waiting {
+    visit: Visit,
+    _share: Share,
+    /// Whoever waits for its time to be over need not, once it is taken.
+    _taken: DropGuard,
 }
 
 impl Default for Parked {
@@ -51,17 +60,20 @@ impl Default for Parked {
 }
 
 impl Parked {
-    fn visits(&self) -> MutexGuard<'_, HashMap<String, (Visit, Share)>> {
+    fn visits(&self) -> MutexGuard<'_, HashMap<String, Waiting>> {
         self.visits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Keeps a request until its client comes back, for as long as a client may take.
     fn park(shell: &Arc<Shell>, state: String, visit: Visit) {
         let Some(share) = shell.parked.room.take(&visit.entry.principal, 1) else { return };
-        shell.parked.visits().insert(state.clone(), (visit, share));
+        let taken = CancellationToken::new();
+        let waiting = Waiting { visit, _share: share, _taken: taken.clone().drop_guard() };
+        shell.parked.visits().insert(state.clone(), waiting);
         let (shell, limit) = (Arc::clone(shell), shell.bridge.settings.times.call);
         drop(shell.bridge.tasks.clone().spawn(async move {
             tokio::select! {
+                () = taken.cancelled() => return,
                 () = sleep(limit) => {}
                 () = shell.bridge.drain.cancelled() => {}
             }
@@ -79,13 +91,13 @@ impl Parked {
     /// What waits under this, if it is this client's and the same request.
     fn take(&self, state: &str, client: &Client<'_>, method: &str) -> Option<Visit> {
         let mut parked = self.visits();
-        let is_theirs = parked.get(state).is_some_and(|(visit, _)| {
+        let is_theirs = parked.get(state).is_some_and(|Waiting { visit, .. }| {
             visit.entry.principal == *client.principal
                 && visit.entry.server == client.target.server
                 && visit.name == client.target.name
                 && visit.method == method
         });
-        if is_theirs { parked.remove(state).map(|(visit, _)| visit) } else { None }
+        if is_theirs { parked.remove(state).map(|waiting| waiting.visit) } else { None }
     }
 }
 

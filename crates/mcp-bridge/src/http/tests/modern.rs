@@ -99,6 +99,26 @@ async fn a_question_is_a_round_of_its_own() {
 }
 
 #[tokio::test]
+async fn who_is_asked_again_and_again_leaves_nothing_behind() {
+    let world = world(false).await;
+    let client = world.client();
+    for _ in 0..8 {
+        let asked = tool(&client, "1", "ask", "{}").await.message().await;
+        let state = member(asked.result().unwrap(), "requestState").unwrap().to_owned();
+        let key = state.trim_matches('"');
+        let again = format!(
+            r#""name":"ask","arguments":{{}},"requestState":{state},"inputResponses":{{"{key}":{{}}}},"#
+        );
+        let answer = send(&client, "2", "tools/call", &again).await.message().await;
+        assert_eq!(answer.result(), Some(r#"{"resultType":"complete"}"#));
+    }
+    // The one task that is left is the session's.
+    let is_left = async || client.at("/metrics").get().await.text().await;
+    while !is_left().await.contains("roomette_bridge_tasks 1\n") {}
+    world.end().await;
+}
+
+#[tokio::test]
 async fn who_hangs_up_cancels() {
     for is_plain in [false, true] {
         let world = world(is_plain).await;
