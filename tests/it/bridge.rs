@@ -76,6 +76,13 @@ fn without_isolation_all_share_one_process_and_one_scope() {
         assert_eq!(client.call("cwd", &json!({})), scope);
         assert_eq!(client.read(&scope.join("secret")), "of scope");
     }
+    // Whoever says goodbye is gone for the next bridge as well, and the other is not.
+    assert_eq!(other.ask("DELETE", "").status, 204);
+    let address = bridge.address.clone();
+    bridge.end_by(rustix::process::Signal::TERM);
+    let _again = Bridge::at(&home, &address, &["--sandbox-scope", scope.as_str()]);
+    assert!(other.call("cwd", &json!({})).starts_with("404 "));
+    assert_eq!(one.call("cwd", &json!({})), scope);
 }
 
 #[test]

@@ -110,6 +110,10 @@ impl Host for Processes {
         Ok(())
     }
 
+    async fn bury(&self, _: SessionId, _: &Principal, _: &ServerName) -> Result<(), HostError> {
+        Ok(())
+    }
+
     fn touch(&self, _: SessionId) {}
 
     fn stray(&self, _: SessionId, _: Stray<'_>) {}

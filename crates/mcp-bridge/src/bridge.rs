@@ -385,6 +385,11 @@ impl Bridge {
             self.over(entry, Refusal::Ended(Ending::Deleted.code().to_owned()));
             entry.board.close();
             drop(entry.address.control.send(Control::Leave(entry.client)).await);
+            // Its id says by itself whose it is, so the next bridge would go on with it.
+            let buried = self.host.bury(entry.session, &entry.principal, &entry.server).await;
+            if let Err(error) = buried {
+                tracing::warn!(session = %entry.session, %error, "the end of a session was not recorded");
+            }
             return;
         }
         let (done, ended) = oneshot::channel();

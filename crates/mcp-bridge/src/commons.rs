@@ -128,6 +128,10 @@ impl Bridge {
         let named = self.host.named(&self.owner, server, NAME).await.map_err(FindError::Host)?;
         let revision = Bound { common: named, server, principal }.revision(session);
         let revision = revision.ok_or(FindError::Unknown)?;
+        if self.host.recall(session).await.map_err(FindError::Host)?.is_some() {
+            // It is recorded for one reason alone: that its client has ended it.
+            return Err(FindError::Unknown);
+        }
         let common = self.common(self.key_of_all(server), false).await.map_err(failed)?;
         let entry = self.member(&common, session, server, principal, revision);
         let entry = self.enter_shared(entry).ok_or(FindError::Full)?;

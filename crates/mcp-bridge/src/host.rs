@@ -229,6 +229,15 @@ pub trait Host: Send + Sync + 'static {
     /// was never recorded is nothing to end: neither is an error.
     async fn end(&self, session: SessionId, ending: &Ending) -> Result<(), HostError>;
 
+    /// A client has ended its session, which had no process of its own and was never recorded. From now on it is recorded that it
+    /// is over, so that [`recall`](Self::recall) tells of it.
+    async fn bury(
+        &self,
+        session: SessionId,
+        principal: &Principal,
+        server: &ServerName,
+    ) -> Result<(), HostError>;
+
     /// The session was used just now. Cheap and never waits; called at most once a second for each session.
     fn touch(&self, session: SessionId);
 

@@ -15,7 +15,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::server;
 use crate::gate::Scope;
-use crate::host::{Child, Ending, Exit, Host, HostError, Recalled, Record, ServerName, Stray};
+use crate::host::{Child, Ending, Exit, Handshake, Host, HostError, Recalled, Record, ServerName, Stray};
+use crate::revision::Revision;
 
 /// Everything that a test may look at.
 pub(crate) struct TestHost {
@@ -179,6 +180,23 @@ impl Host for TestHost {
         if let Some(recalled) = self.records.lock().unwrap().get_mut(&session) {
             recalled.ended.get_or_insert_with(|| ending.clone());
         }
+        Ok(())
+    }
+
+    async fn bury(
+        &self,
+        session: SessionId,
+        principal: &Principal,
+        server: &ServerName,
+    ) -> Result<(), HostError> {
+        let handshake = Handshake {
+            initialize: String::new(),
+            initialized: String::new(),
+            revision: Revision::V2025_11_25,
+        };
+        let (principal, server) = (principal.clone(), server.clone());
+        let record = Record { server, principal, scope: Scope::Default, handshake };
+        self.records.lock().unwrap().insert(session, Recalled { record, ended: Some(Ending::Deleted) });
         Ok(())
     }
 

@@ -315,6 +315,22 @@ impl Host for Port {
         }
     }
 
+    async fn bury(
+        &self,
+        session: SessionId,
+        principal: &Principal,
+        server: &ServerName,
+    ) -> Result<(), HostError> {
+        let owner = self.operations.principal().map_err(|failure| other(failure.in_one_line()))?;
+        // Nothing is ever executed in it.
+        let given = self.grounds.given(&self.operations, &owner, self.server(server)?, None)?;
+        let metadata = record::bare(server, false).map_err(|error| other(error.to_string()))?;
+        self.create(self.new_session(session, principal, server, &given, metadata)).await?;
+        self.end(session, &Ending::Deleted).await?;
+        let removed = self.operations.store().workspace_removed(session, self.operations.now()).await;
+        removed.map_err(|error| unrecorded(&error))
+    }
+
     /// A session with a process is in use for as long as that is there, and without one it is at rest: the bridge ends the
     /// process of one that rests where another needs its room, and the manager's limits go by that.
     fn touch(&self, _: SessionId) {}

@@ -82,6 +82,8 @@ async fn the_next_bridge_goes_on_with_clients_that_share() {
     let again = of(&world.client(), "ada").set("mcp-session-id", Some(client.session()));
     assert_eq!(of(&again, "bob").call("1", "echo", "{}").await.status, 404, "it is another's");
     assert_eq!(again.result("1", "echo", "{}").await, "{}");
+    let over = again.set("mcp-session-id", Some(gone.session()));
+    assert_eq!(over.call("1", "echo", "{}").await.status, 404, "its client has ended it");
     let unknown = again.set("mcp-session-id", Some("ses_0123456789ab4def8123456789abcdef"));
     assert_eq!(unknown.call("1", "echo", "{}").await.status, 404);
     world.end().await;
