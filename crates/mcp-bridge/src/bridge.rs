@@ -8,6 +8,7 @@ use session_core::SessionId;
 use session_core::ids::Id as _;
 use session_core::names::Principal;
 use thiserror::Error;
+use tokio::sync::mpsc::error::SendTimeoutError;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -74,6 +75,15 @@ pub(crate) enum BeginError {
     /// The server did not answer.
     #[error(transparent)]
     Answer(#[from] AnswerError),
+}
+
+/// Why a message was not posted.
+#[derive(Debug)]
+pub(crate) enum Unposted {
+    /// The task has ended; this is the message.
+    Ended(Parcel),
+    /// Its server reads nothing, and as many messages wait for that as may.
+    Deaf,
 }
 
 /// A session that began.
@@ -430,14 +440,19 @@ impl Entry {
         *self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Posts a message; what becomes of it comes later. The message comes back where the task has ended.
-    pub(crate) async fn post(&self, parcel: Parcel) -> Result<oneshot::Receiver<Reply>, Parcel> {
+    /// Posts a message, within this time; what becomes of it comes later.
+    pub(crate) async fn post(
+        &self,
+        parcel: Parcel,
+        limit: Duration,
+    ) -> Result<oneshot::Receiver<Reply>, Unposted> {
         *self.used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
         let (reply, replied) = oneshot::channel();
         let letter = Letter { client: self.client, parcel, reply };
-        match self.address.letters.send(letter).await {
+        match self.address.letters.send_timeout(letter, limit).await {
             Ok(()) => Ok(replied),
-            Err(unsent) => Err(unsent.0.parcel),
+            Err(SendTimeoutError::Closed(unsent)) => Err(Unposted::Ended(unsent.parcel)),
+            Err(SendTimeoutError::Timeout(_)) => Err(Unposted::Deaf),
         }
     }
 

@@ -85,8 +85,8 @@ impl Client<'_> {
         let (mut tools, mut cursor) = (Tools::new(), None);
         for _ in 0..PAGES_MAX {
             let asked = Message::parse(modern::list_tools(cursor.as_deref()).into_bytes()).ok()?;
-            let replied = entry.post(asked.into()).await.ok()?;
             let limit = bridge.settings.times.wait;
+            let replied = entry.post(asked.into(), limit).await.ok()?;
             // What does not come whole is no list: the next call asks again.
             let Ok(Some(line)) = timeout(limit, whole(&entry, replied)).await else {
                 entry.depart();

@@ -19,7 +19,7 @@ use super::sse::Pass;
 use super::{Shell, sse, text};
 use crate::answers::Era;
 use crate::board::{From, Next, Seat};
-use crate::bridge::{BeginError, Entry};
+use crate::bridge::{BeginError, Entry, Unposted};
 use crate::conversation::{Control, Parcel, Reply};
 use crate::envelope::{Kind, Message, member};
 use crate::modern::{self, Filter, Mirrored, ModernError};
@@ -197,7 +197,7 @@ impl Client<'_> {
                 return visit.listen(Filter::of(&parcel.message)).await;
             }
             let kind = parcel.message.kind();
-            let visit = match visit.entry.post(parcel).await {
+            let visit = match visit.entry.post(parcel, bridge.settings.times.wait).await {
                 Ok(reply) => match visit.begin(kind, reply).await? {
                     Progress::Answered(response) => return Ok(response),
                     Progress::Again(unread, visit) => {
@@ -205,10 +205,11 @@ impl Client<'_> {
                         *visit
                     }
                 },
-                Err(unsent) => {
+                Err(Unposted::Ended(unsent)) => {
                     parcel = unsent;
                     visit
                 }
+                Err(Unposted::Deaf) => return Err(Failure::busy(DEAF)),
             };
             visit.entry.done().await;
         }
@@ -279,7 +280,11 @@ impl Visit {
     /// Says something to the server for this client. A request is forgotten where nobody keeps what is returned.
     async fn say(&self, line: String) -> Result<oneshot::Receiver<Reply>, Failure> {
         let message = Message::parse(line.into_bytes()).map_err(|_| ended())?;
-        self.entry.post(message.into()).await.map_err(|_| ended())
+        let limit = self.shell.bridge.settings.times.wait;
+        self.entry.post(message.into(), limit).await.map_err(|unposted| match unposted {
+            Unposted::Ended(_) => ended(),
+            Unposted::Deaf => Failure::busy(DEAF),
+        })
     }
 
     async fn begin(mut self, kind: Kind, reply: oneshot::Receiver<Reply>) -> Result<Progress, Failure> {

@@ -19,7 +19,7 @@ use super::sse::Pass;
 use super::{Shell, Target, body, sse, text};
 use crate::answers::AnswerError;
 use crate::board::From;
-use crate::bridge::{BeginError, Entry};
+use crate::bridge::{BeginError, Entry, Unposted};
 use crate::conversation::{Parcel, Reply};
 use crate::envelope::{Envelope, EnvelopeError, Kind, Message, member};
 use crate::gate::Refusal;
@@ -149,12 +149,11 @@ impl Client<'_> {
         for _ in 0..TRIES {
             let (entry, revision) = self.entry().await?;
             let limit = self.shell.bridge.settings.times.wait;
-            let unsent = match timeout(limit, entry.post(parcel)).await {
-                Ok(Ok(reply)) => return Ok(Delivered { entry, revision, reply }),
-                Ok(Err(unsent)) => unsent,
-                Err(_) => return Err(Failure::busy(DEAF)),
+            parcel = match entry.post(parcel, limit).await {
+                Ok(reply) => return Ok(Delivered { entry, revision, reply }),
+                Err(Unposted::Ended(unsent)) => unsent,
+                Err(Unposted::Deaf) => return Err(Failure::busy(DEAF)),
             };
-            parcel = unsent;
             entry.done().await;
         }
         Err(Failure::busy("the session ends and begins again: try again"))

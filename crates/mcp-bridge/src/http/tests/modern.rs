@@ -140,6 +140,38 @@ async fn who_hangs_up_cancels() {
     }
 }
 
+/// Answers the handshake, and reads nothing more after it.
+const DEAF: &str = r#"
+while read -r line; do
+    id=${line#*\"id\":}; id=${id%%[,\}]*}
+    case "$line" in
+        *'"server/discover"'*) echo '{"jsonrpc":"2.0","id":'$id',"error":{"code":-32601,"message":"no"}}' ;;
+        *'"initialize"'*) echo '{"jsonrpc":"2.0","id":'$id',"result":{"protocolVersion":"2025-11-25","capabilities":{}}}' ;;
+        *'"notifications/initialized"'*) echo deaf; exec sleep 1000 ;;
+    esac
+done"#;
+
+#[tokio::test]
+async fn nobody_waits_for_ever_for_a_server_that_reads_nothing() {
+    let times = Times { wait: Duration::from_millis(100), ..Times::default() };
+    let world = World::new(Settings { times, ..settings() }).await;
+    *world.host.script.lock().unwrap() = Some(DEAF);
+    let client = world.client();
+    let first = client.clone();
+    let first = tokio::spawn(async move { send(&first, "1", "resources/list", "").await.status });
+    while !world.host.strays.lock().unwrap().iter().any(|line| line == "line deaf") {
+        tokio::task::yield_now().await;
+    }
+    let large = format!(r#""uri":"{}","#, "x".repeat(2 << 20));
+    assert_eq!(send(&client, "2", "resources/list", &large).await.status, 503);
+    // More than its mailbox holds.
+    let others = (0..70).map(|_| send(&client, "3", "resources/list", ""));
+    let others = futures_util::future::join_all(others).await;
+    assert_eq!(first.await.unwrap(), 503);
+    assert!(others.iter().all(|answer| answer.status == 503));
+    world.end().await;
+}
+
 #[tokio::test]
 async fn what_changes_is_heard_by_who_listens() {
     for is_plain in [false, true] {
