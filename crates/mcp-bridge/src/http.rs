@@ -17,6 +17,7 @@ use crate::shares::Shares;
 
 pub mod access;
 mod arguments;
+mod batch;
 mod body;
 mod head;
 mod metrics;

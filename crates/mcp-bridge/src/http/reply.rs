@@ -73,19 +73,24 @@ impl Failure {
     pub(crate) fn status(&self) -> StatusCode {
         self.status
     }
+
+    /// It as a message.
+    pub(crate) fn line(&self) -> String {
+        let id = self.id.as_deref().unwrap_or("null");
+        let mut line = error_line(id, self.code, &self.why);
+        if let Some(data) = &self.data {
+            line.truncate(line.len() - 2);
+            line.push_str(r#","data":"#);
+            line.push_str(data);
+            line.push_str("}}");
+        }
+        line
+    }
 }
 
 /// The answer that says so.
 pub(crate) fn failure(failure: &Failure) -> Response {
-    let id = failure.id.as_deref().unwrap_or("null");
-    let mut line = error_line(id, failure.code, &failure.why);
-    if let Some(data) = &failure.data {
-        line.truncate(line.len() - 2);
-        line.push_str(r#","data":"#);
-        line.push_str(data);
-        line.push_str("}}");
-    }
-    let mut response = text(failure.status, JSON, line);
+    let mut response = text(failure.status, JSON, failure.line());
     if let Some(after) = failure.retry_after {
         let seconds = after.as_secs_f64().ceil().max(1.0);
         if let Ok(value) = HeaderValue::try_from(seconds.to_string()) {

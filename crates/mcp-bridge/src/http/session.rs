@@ -1,13 +1,10 @@
 //! The era with sessions, as a client sees it: POST, the GET stream and DELETE.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::Response;
-use futures_util::StreamExt as _;
-use futures_util::stream;
 use session_core::SessionId;
 use session_core::names::Principal;
 use tokio::sync::oneshot;
@@ -44,7 +41,7 @@ pub(super) struct Client<'r> {
     pub(super) headers: &'r HeaderMap,
 }
 
-type Answered = Result<Response, Failure>;
+pub(super) type Answered = Result<Response, Failure>;
 
 impl Client<'_> {
     pub(super) async fn post(&self, body: Body) -> Answered {
@@ -125,7 +122,7 @@ impl Client<'_> {
     }
 
     /// The session that the headers name.
-    async fn entry(&self) -> Result<(Arc<Entry>, Revision), Failure> {
+    pub(super) async fn entry(&self) -> Result<(Arc<Entry>, Revision), Failure> {
         let Some(text) = &self.head.session else {
             let why = "`Mcp-Session-Id` is missing: begin a session with `initialize`";
             return Err(Failure::new(StatusCode::BAD_REQUEST, why));
@@ -145,7 +142,7 @@ impl Client<'_> {
     }
 
     /// Posts a message to its session, wherever that is by then.
-    async fn deliver(&self, mut parcel: Parcel) -> Result<Delivered, Failure> {
+    pub(super) async fn deliver(&self, mut parcel: Parcel) -> Result<Delivered, Failure> {
         for _ in 0..TRIES {
             let (entry, revision) = self.entry().await?;
             let limit = self.shell.bridge.settings.times.wait;
@@ -179,7 +176,7 @@ impl Client<'_> {
         self.replied(delivered).await
     }
 
-    async fn replied(&self, mut delivered: Delivered) -> Result<Replied, Failure> {
+    pub(super) async fn replied(&self, mut delivered: Delivered) -> Result<Replied, Failure> {
         // It is taken in time, and then it is a stream, or waits for as long as it may.
         let limit = self.shell.bridge.settings.times.wait * 2;
         for _ in 0..TRIES {
@@ -199,50 +196,6 @@ impl Client<'_> {
 
     pub(super) fn pass(&self) -> Result<Pass, Failure> {
         Pass::new(self.shell, self.principal, self.headers)
-    }
-
-    /// Several messages at once: they are posted in their order, and answered in any.
-    async fn batch(&self, parcels: Vec<Parcel>) -> Answered {
-        let bad = |why: &str| Err(Failure::new(StatusCode::BAD_REQUEST, why));
-        if parcels.iter().any(|parcel| parcel.message.method() == Some("initialize")) {
-            return bad("`initialize` stands alone");
-        }
-        for parcel in &parcels {
-            acceptable(&parcel.message)?;
-        }
-        let (_, revision) = self.entry().await?;
-        if !revision.has_batches() {
-            return bad("this revision has no batches: post one message at a time");
-        }
-        let mut delivered = Vec::with_capacity(parcels.len());
-        for parcel in parcels {
-            let (kind, id) = (parcel.message.kind(), parcel.message.id_text().map(str::to_owned));
-            let pass = (kind == Kind::Request).then(|| self.pass()).transpose()?;
-            delivered.push((kind, id, pass, self.deliver(parcel).await?));
-        }
-        let (mut answers, mut streams) = (Vec::new(), Vec::new());
-        for (kind, id, pass, delivered) in delivered {
-            let Replied { entry, revision, reply } = self.replied(delivered).await?;
-            match (reply, pass) {
-                (Reply::Answer(line), _) => answers.push(line),
-                (Reply::Stream(stream), Some(pass)) => {
-                    let from = From::Unread(stream);
-                    streams.push(sse::follow(self.shell, &entry.board, from, revision, pass));
-                }
-                (reply, _) if kind == Kind::Request => answers.push(refusal_line(reply, id.as_deref())),
-                (_, _) => {}
-            }
-        }
-        if !streams.is_empty() {
-            let first: Vec<Result<Bytes, Infallible>> =
-                answers.iter().map(|line| Ok(sse::alone(line))).collect();
-            let all = stream::iter(first).chain(stream::select_all(streams));
-            return Ok(sse::response(all.boxed()));
-        }
-        if answers.is_empty() {
-            return Ok(accepted());
-        }
-        Ok(text(StatusCode::OK, JSON, format!("[{}]", answers.join(","))))
     }
 
     fn has_session(&self) -> Result<(), Failure> {
@@ -284,21 +237,21 @@ impl Client<'_> {
 }
 
 /// A message that its session has.
-struct Delivered {
+pub(super) struct Delivered {
     entry: Arc<Entry>,
     revision: Revision,
     reply: oneshot::Receiver<Reply>,
 }
 
 /// What became of a message that its session has.
-struct Replied {
-    entry: Arc<Entry>,
-    revision: Revision,
-    reply: Reply,
+pub(super) struct Replied {
+    pub(super) entry: Arc<Entry>,
+    pub(super) revision: Revision,
+    pub(super) reply: Reply,
 }
 
 /// How a client begins is remembered, and written down: it is short.
-fn acceptable(message: &Message) -> Result<(), Failure> {
+pub(super) fn acceptable(message: &Message) -> Result<(), Failure> {
     let begins = matches!(message.method(), Some("initialize" | "notifications/initialized"));
     if begins && message.text().len() > BEGINNING_MAX {
         let why = format!("`initialize` and `notifications/initialized` may have {BEGINNING_MAX} bytes");
@@ -316,7 +269,7 @@ fn draining() -> Failure {
     Failure::busy("this bridge is ending: come back")
 }
 
-fn accepted() -> Response {
+pub(super) fn accepted() -> Response {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::ACCEPTED;
     response
@@ -351,7 +304,7 @@ pub(super) fn respond(reply: Reply, kind: Kind, id: Option<&str>) -> Answered {
 }
 
 /// The answer to a request that was not taken, as a message.
-fn refusal_line(reply: Reply, id: Option<&str>) -> String {
+pub(super) fn refusal_line(reply: Reply, id: Option<&str>) -> String {
     let why = match reply {
         Reply::Refused(refused) => refused.to_string(),
         Reply::NotStarted(why) => why.why,

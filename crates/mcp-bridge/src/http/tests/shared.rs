@@ -144,6 +144,19 @@ async fn a_batch_is_answered_as_one_where_the_revision_has_them() {
     world.end().await;
 }
 
+#[tokio::test]
+async fn nothing_of_a_batch_is_done_that_cannot_be_answered() {
+    // One may read one stream.
+    let caps = Caps { streams: 2, ..Caps::default() };
+    let world = World::new(Settings { caps, ..settings() }).await;
+    let client = world.client().begin("2025-03-26", "{}").await;
+    let (one, two) = (call("1", "count", "{}"), call("2", "count", "{}"));
+    assert_eq!(client.post(&format!("[{one},{two}]")).await.status, 503);
+    let answer = client.post(&format!("[{one}]")).await.text().await;
+    assert_eq!(answer, r#"[{"jsonrpc":"2.0","id":1,"result":1}]"#, "it is done once");
+    world.end().await;
+}
+
 /// What a client does next.
 #[derive(Debug, Clone, Copy)]
 enum Step {
