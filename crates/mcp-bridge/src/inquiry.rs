@@ -48,6 +48,18 @@ impl<T: Clone + Send + Sync + 'static> Inquiry<T> {
         found.unwrap_or_else(|| Err(AnswerError::Gone("whoever asked it was stopped".into())))
     }
 
+    /// Has it found out like this, and waits for nothing.
+    pub(crate) fn begin<F>(
+        &self,
+        tasks: &TaskTracker,
+        find_out: impl FnOnce() -> Result<F, AnswerError>,
+    ) -> Result<(), AnswerError>
+    where
+        F: Future<Output = Result<T, AnswerError>> + Send + 'static,
+    {
+        self.attempt(tasks, find_out).map(drop)
+    }
+
     fn attempt<F>(
         &self,
         tasks: &TaskTracker,
