@@ -162,6 +162,8 @@ struct Waiting {
     since: Instant,
     is_request: bool,
     listens: bool,
+    /// Its stream has begun, then, because it carries a question.
+    carries: Option<(Stream, Instant)>,
     _bytes: Option<Arc<Share>>,
     /// Nothing where its stream has begun.
     reply: Option<oneshot::Sender<Reply>>,
@@ -349,8 +351,15 @@ impl Conversation {
         self.posts += 1;
         let post = PostId(self.posts);
         let listens = self.setup.talk.is_plain() && message.method() == Some("subscriptions/listen");
-        let waiting =
-            Waiting { client, since: self.used, is_request, listens, _bytes: bytes, reply: Some(reply) };
+        let waiting = Waiting {
+            client,
+            since: self.used,
+            is_request,
+            listens,
+            carries: None,
+            _bytes: bytes,
+            reply: Some(reply),
+        };
         self.waiting.insert(post, waiting);
         self.on(Input::Post(post, client, message)).await;
     }

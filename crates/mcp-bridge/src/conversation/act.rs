@@ -101,6 +101,7 @@ impl Conversation {
         let Some(board) = self.boards.get(&waiting.client) else { return };
         board.take_back();
         board.open(stream);
+        waiting.carries = Some((stream, Instant::now()));
         if let Some(reply) = waiting.reply.take() {
             drop(reply.send(Reply::Stream(stream)));
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::{Call, Control, Conversation, End, Reply, TICK};
+use super::{Call, Control, Conversation, End, Reply, TICK, Waiting};
 use crate::process::Process;
 use crate::router::{ClientId, Stream};
 use crate::talk::{Input, PostId};
@@ -62,14 +62,22 @@ impl Conversation {
         self.alarm.as_mut().reset(next);
     }
 
-    /// A client that was asked for its roots, and reads nothing but what it asked, is asked there.
+    /// A client that was asked for its roots, and reads nothing but what it asked, is asked there; and where that is not read
+    /// any more, at the next request that waits.
     async fn look_at_roots(&mut self, now: Instant) {
         let Some(since) = self.roots_since else { return };
-        let is_read = self.boards.values().any(|board| board.is_read(Stream::General));
-        let mut waiting = self.waiting.iter().filter(|(_, waiting)| waiting.is_request);
-        let first = waiting.next().filter(|(_, waiting)| waiting.reply.is_some()).map(|(post, _)| *post);
-        let has_waited = now - since >= self.setup.settings.times.patience;
-        if let Some(post) = first.filter(|_| has_waited && !is_read) {
+        let patience = self.setup.settings.times.patience;
+        let reads = |stream: Stream| self.boards.values().any(|board| board.is_read(stream));
+        let is_carried = |waiting: &Waiting| {
+            // Whoever is told that its stream has begun reads it a moment later.
+            waiting.carries.is_some_and(|(stream, begun)| reads(stream) || now - begun < patience)
+        };
+        if now - since < patience || reads(Stream::General) || self.waiting.values().any(is_carried) {
+            return;
+        }
+        let may_carry = |waiting: &Waiting| waiting.is_request && waiting.reply.is_some();
+        let first = self.waiting.iter().find(|(_, waiting)| may_carry(waiting)).map(|(post, _)| *post);
+        if let Some(post) = first {
             self.on(Input::Carry(post)).await;
         }
     }

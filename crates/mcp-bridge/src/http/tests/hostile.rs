@@ -237,6 +237,26 @@ async fn who_reads_no_stream_is_asked_for_roots_where_it_waits() {
 }
 
 #[tokio::test]
+async fn who_was_asked_for_roots_on_a_connection_that_broke_is_asked_on_the_next() {
+    let times = Times { patience: Duration::from_millis(1), ..Times::default() };
+    let world = World::new(Settings { times, ..settings() }).await;
+    let client = world.client().begin(V, r#"{"roots":{}}"#).await;
+    for broken in ["1", "2"] {
+        let mut answer = client.call(broken, "scope", "{}").await;
+        assert_eq!(answer.event().await.unwrap().data, "", "primed");
+        assert_eq!(message(&answer.event().await.unwrap().data).method(), Some("roots/list"));
+    }
+    let mut answer = client.call("3", "scope", "{}").await;
+    assert_eq!(answer.event().await.unwrap().data, "", "primed");
+    let asked = message(&answer.event().await.unwrap().data);
+    let id = asked.id_text().unwrap();
+    let roots = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"roots":[{{"uri":"file:///a"}}]}}}}"#);
+    assert_eq!(client.post(&roots).await.status, 202);
+    assert_eq!(answer.message().await.result(), Some(r#""/a""#));
+    world.end().await;
+}
+
+#[tokio::test]
 async fn two_calls_under_one_id_do_not_meet() {
     let world = World::new(settings()).await;
     let client = world.client().begin(V, "{}").await;
