@@ -62,6 +62,8 @@ struct Inner {
     reading: usize,
     /// The server is kept up for as long as somebody reads.
     holds: bool,
+    /// Its client is there for one request: it never reads the general stream.
+    visits: bool,
     closed: bool,
 }
 
@@ -96,6 +98,7 @@ impl Board {
             seated: 0,
             reading: 0,
             holds: false,
+            visits: false,
             closed: false,
         };
         Arc::new_cyclic(|me| Self {
@@ -188,6 +191,16 @@ impl Board {
     /// For as long as somebody reads, the server is kept up.
     pub(crate) fn hold(&self) {
         self.inner().holds = true;
+    }
+
+    /// Its client is there for one request alone.
+    pub(crate) fn visit(&self) {
+        self.inner().visits = true;
+    }
+
+    /// What belongs to no request reaches its client, sooner or later.
+    pub(crate) fn has_general(&self) -> bool {
+        !self.inner().visits
     }
 
     /// Somebody reads, and wants the server to be there.

@@ -157,13 +157,17 @@ impl Bridge {
         principal: &Principal,
         revision: Revision,
     ) -> Entry {
+        let board = self.board(principal);
+        if revision == Revision::V2026_07_28 {
+            board.visit();
+        }
         Entry {
             session,
             server: server.clone(),
             principal: principal.clone(),
             revision,
             client: ClientId(self.commons.clients.fetch_add(1, Ordering::Relaxed) + 1),
-            board: self.board(principal),
+            board,
             address: common.address.clone(),
             is_shared: true,
             done: common.done.clone(),

@@ -151,17 +151,15 @@ impl Conversation {
     /// A question reaches the client where it reads: it may have hung up on the request that the question is for, and wait
     /// for the rest elsewhere.
     fn ask(&mut self, client: ClientId, stream: Stream, line: String) {
-        if self.setup.talk.is_shared() {
-            self.send(client, stream, line, false);
-            return;
-        }
-        let is_open = match stream {
+        let Some(board) = self.boards.get(&client) else { return };
+        let is_there = match stream {
             Stream::Request(number) => {
-                let is_awaited = self.calls.get(&number).is_some_and(|call| call.reply.is_some());
-                is_awaited || self.boards.get(&client).is_some_and(|board| board.is_open(stream))
+                let is_awaited = self.calls.get(&number).and_then(|call| call.reply.as_ref());
+                let is_awaited = is_awaited.is_some_and(|reply| !reply.is_closed());
+                is_awaited || board.is_open(stream) || !board.has_general()
             }
             Stream::General => true,
         };
-        self.send(client, if is_open { stream } else { Stream::General }, line, false);
+        self.send(client, if is_there { stream } else { Stream::General }, line, false);
     }
 }

@@ -85,7 +85,14 @@ async fn act(tool: &str, call: &Message, id: &str, input: &mut Input, into: &mut
             }
             "3".into()
         }
-        "ask" => {
+        "ask" | "later" => {
+            if tool == "later" {
+                say(into, "it waits").await;
+                let line = input.next_line().await.unwrap().unwrap();
+                let message = Message::parse(line.into_bytes()).unwrap();
+                let id = message.id_text().unwrap();
+                say(into, &format!(r#"{{"jsonrpc":"2.0","id":{id},"result":1}}"#)).await;
+            }
             say(into, r#"{"jsonrpc":"2.0","id":"s","method":"sampling/createMessage","params":{"a":1e1}}"#)
                 .await;
             loop {

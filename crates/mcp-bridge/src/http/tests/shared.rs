@@ -46,6 +46,28 @@ async fn clients_share_a_process_and_nothing_else() {
 }
 
 #[tokio::test]
+async fn who_hung_up_on_a_call_is_asked_on_the_general_stream_also_where_the_process_is_shared() {
+    // One may have one request on its way: who comes while it is gets 503.
+    let caps = Caps { requests: 2, ..Caps::default() };
+    for isolation in [false, true] {
+        let world = World::new(Settings { isolation, caps, ..settings() }).await;
+        let client = world.client().begin("2025-06-18", "{}").await;
+        let calling = client.clone();
+        let calling = tokio::spawn(async move { calling.call("1", "later", "{}").await.status });
+        while world.host.strays.lock().unwrap().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        calling.abort();
+        assert!(calling.await.is_err());
+        while client.call("2", "now", "{}").await.status == 503 {}
+        let mut stream = client.get().await;
+        let asked = message(&stream.event().await.unwrap().data);
+        assert_eq!(asked.method(), Some("sampling/createMessage"), "isolation: {isolation}");
+        world.end().await;
+    }
+}
+
+#[tokio::test]
 async fn who_never_says_goodbye_makes_room_when_it_was_away_for_long() {
     let caps = Caps { sessions: 2, ..Caps::default() };
     let world = World::new(Settings { caps, ..shared() }).await;
