@@ -281,7 +281,7 @@ impl Conversation {
             () = &mut self.alarm => self.look().await,
             Some(control) = self.control.recv() => self.told(control).await,
             () = &mut self.drained => self.end = Some(End::Drained),
-            () = self.rest.wanted() => self.on(Input::Suspend).await,
+            () = self.rest.wanted() => self.give_way().await,
             // Before the process: a server that never stops talking must be told things nevertheless, and how much clients
             // may say before it is written is bounded.
             Some(letter) = self.letters.recv(), if self.process.has_room() => self.posted(letter).await,

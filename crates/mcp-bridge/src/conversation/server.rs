@@ -111,6 +111,10 @@ impl Conversation {
                 let why = "the host needed the room of the server".to_owned();
                 self.missing = NotStarted { why, retry_after: Some(BACKOFF) };
                 self.on(Input::Suspended).await;
+                if self.is_held() {
+                    // Whoever listens cannot know that there is nobody to be heard.
+                    self.on(Input::Wake).await;
+                }
             }
             Exit::Over(ending) => self.on(Input::Over(ending.code().to_owned())).await,
         }

@@ -33,9 +33,16 @@ impl Conversation {
     }
 
     /// Somebody listens for what the server says by itself.
-    fn is_held(&self) -> bool {
+    pub(super) fn is_held(&self) -> bool {
         let listens = self.calls.values().any(|call| !call.is_timed());
         listens || self.boards.values().any(|board| board.is_held())
+    }
+
+    /// Somebody else waits for the room of the server. It was free when it was asked for, and may be needed again by now.
+    pub(super) async fn give_way(&mut self) {
+        if !self.is_busy() && !self.is_held() {
+            self.on(Input::Suspend).await;
+        }
     }
 
     /// Looks at what has lasted for too long.

@@ -194,6 +194,26 @@ async fn what_changes_is_heard_by_who_listens() {
 }
 
 #[tokio::test]
+async fn who_listens_has_a_server_also_after_the_host_took_it_away() {
+    let world = world(false).await;
+    let client = world.client();
+    let wanted = r#""notifications":{"toolsListChanged":true},"#;
+    let mut stream = send(&client, "7", "subscriptions/listen", wanted).await;
+    assert!(stream.event().await.unwrap().data.contains("acknowledged"));
+    assert!(tool(&client, "1", "tell", "{}").await.message().await.text().contains("told"));
+    assert!(stream.event().await.unwrap().data.contains("list_changed"));
+    // The one that goes next is taken away, and nobody asks for another.
+    *world.host.exit.lock().unwrap() = Some(Exit::Suspended);
+    for _ in 0..2 {
+        let _crash = tool(&client, "2", "crash", "{}").await;
+    }
+    while world.host.opened() < 3 {
+        tokio::task::yield_now().await;
+    }
+    world.end().await;
+}
+
+#[tokio::test]
 async fn who_listens_may_hear_nothing_for_longer_than_a_call_may_last() {
     let times = Times { patience: Duration::from_millis(1), ..Times::default() };
     let (call, whole_call) = (Duration::from_millis(150), Duration::from_millis(150));
