@@ -49,7 +49,7 @@ pub(crate) struct Letter {
     pub(crate) reply: oneshot::Sender<Reply>,
 }
 
-/// A message, and the share of the memory that it has until it is passed on.
+/// A message, and the share of the memory that it has until it has left.
 #[derive(Debug)]
 pub(crate) struct Parcel {
     pub(crate) message: Message,
@@ -164,7 +164,7 @@ struct Waiting {
     listens: bool,
     /// Its stream has begun, then, because it carries a question.
     carries: Option<(Stream, Instant)>,
-    _bytes: Option<Arc<Share>>,
+    bytes: Option<Arc<Share>>,
     /// Nothing where its stream has begun.
     reply: Option<oneshot::Sender<Reply>>,
 }
@@ -357,7 +357,7 @@ impl Conversation {
             is_request,
             listens,
             carries: None,
-            _bytes: bytes,
+            bytes,
             reply: Some(reply),
         };
         self.waiting.insert(post, waiting);

@@ -55,7 +55,7 @@ pub(crate) struct Shell {
     lists: arguments::Lists,
     requests: Arc<Shares>,
     streams: Arc<Shares>,
-    /// Bytes of messages that wait to be passed on.
+    /// Bytes of messages that wait to be read by their servers.
     waiting: Arc<Shares>,
 }
 

@@ -1,6 +1,7 @@
 //! The server process of a session as its actor holds it: opened, written to, read from, and waited for to its very end.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -11,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::host::{Child, Exit, HostError};
 use crate::places::Place;
+use crate::shares::Share;
 use crate::wire::{Outbox, Read, Reader};
 
 /// What happened to a process.
@@ -102,6 +104,13 @@ impl Process {
                 pipes.outbox.push(line);
             }
             Self::Absent | Self::Opening { .. } | Self::Up(_) => {}
+        }
+    }
+
+    /// This share of the memory is of what was written last, until it has left.
+    pub(crate) fn keep(&mut self, share: Arc<Share>) {
+        if let Self::Up(pipes) = self {
+            pipes.outbox.keep(share);
         }
     }
 

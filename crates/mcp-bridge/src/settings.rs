@@ -120,7 +120,7 @@ pub struct Caps {
     pub starts: usize,
     /// Answers to `initialize` that are remembered.
     pub answers: usize,
-    /// Bytes of messages of clients that wait to be passed on.
+    /// Bytes of messages of clients that wait to be passed on, or for their server to read them.
     pub waiting: usize,
     /// Bytes that are kept for readers that come back, for all sessions; half of them for one principal's.
     pub kept: usize,

@@ -3,9 +3,12 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::sync::Arc;
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader};
+
+use crate::shares::Share;
 
 /// The longest message in bytes, in either direction.
 pub(crate) const MESSAGE_MAX: usize = 32 * 1024 * 1024;
@@ -175,6 +178,10 @@ pub(crate) struct Outbox {
     /// Short lines behind them.
     small: BytesMut,
     bytes: usize,
+    /// How many bytes have been written of all that ever was to be.
+    written: u64,
+    /// Shares of the memory, and how much is to be written before each is given back.
+    shares: VecDeque<(u64, Arc<Share>)>,
 }
 
 impl Outbox {
@@ -189,6 +196,13 @@ impl Outbox {
         self.settle();
         line.push('\n');
         self.chunks.push_back(Bytes::from(line));
+    }
+
+    /// This share is of the lines that wait now, and is given back when they have been written.
+    pub(crate) fn keep(&mut self, share: Arc<Share>) {
+        if self.bytes > 0 {
+            self.shares.push_back((self.written + self.bytes as u64, share));
+        }
     }
 
     fn settle(&mut self) {
@@ -226,6 +240,8 @@ impl Outbox {
         if chunk.is_empty() {
             self.chunks.pop_front();
         }
+        self.written += written as u64;
+        while self.shares.pop_front_if(|(until, _)| *until <= self.written).is_some() {}
         Ok(())
     }
 }
@@ -234,7 +250,31 @@ impl Outbox {
 mod tests {
     use std::io::Cursor;
 
+    use tokio::io::AsyncReadExt as _;
+
     use super::*;
+
+    #[tokio::test]
+    async fn what_waits_to_be_written_has_its_share_of_the_memory_until_it_was() {
+        let (shares, ada) = (crate::shares::Shares::new(200), "ada".parse().unwrap());
+        let is_free = |amount| shares.take(&ada, amount).is_some();
+        let mut outbox = Outbox::default();
+        for size in [40, 60] {
+            let share = shares.take(&ada, size).unwrap();
+            outbox.push("x".repeat(size - 1));
+            outbox.keep(Arc::new(share));
+        }
+        assert!(!is_free(1));
+        let (mut into, mut from) = tokio::io::duplex(50);
+        outbox.write(&mut into).await.unwrap();
+        assert!(is_free(40) && !is_free(41), "the first was written, and some of the second");
+        from.read_exact(&mut [0; 50]).await.unwrap();
+        outbox.write(&mut into).await.unwrap();
+        assert!(is_free(100));
+        let share = Arc::new(shares.take(&ada, 100).unwrap());
+        outbox.keep(share);
+        assert!(is_free(100), "nothing waits");
+    }
 
     async fn read(text: &[u8], max: usize) -> Vec<Read> {
         let mut reader = Reader::new(Box::new(Cursor::new(text.to_vec())), max);

@@ -75,7 +75,11 @@ impl Conversation {
 
     /// Tells who posted a message what became of it.
     fn settle(&mut self, post: PostId, posted: Posted) {
-        let Some(Waiting { reply, client, listens, .. }) = self.waiting.remove(&post) else { return };
+        let Some(Waiting { reply, client, listens, bytes, .. }) = self.waiting.remove(&post) else { return };
+        // Its line, if it was passed on, is among what is to be written already.
+        if let Some(bytes) = bytes {
+            self.process.keep(bytes);
+        }
         let reply_with = match posted {
             Posted::Stream(Stream::Request(number)) => {
                 let began = Instant::now();
