@@ -294,6 +294,7 @@ impl Conversation {
             Control::Join(client, principal, board) => self.join(client, &principal, board),
             Control::Leave(client) => self.leave(client).await,
             Control::Answer(reply) => {
+                self.use_it();
                 if let Some(answer) = &self.answer {
                     drop(reply.send(Ok(answer.clone())));
                 } else {
@@ -386,3 +387,7 @@ impl Setup {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "conversation/tests.rs"]
+mod tests;

@@ -29,7 +29,8 @@ impl Conversation {
 
     fn is_busy(&self) -> bool {
         let timed = self.roots_since.is_some() || self.handshake_until.is_some();
-        timed || self.calls.values().any(Call::is_timed) || !self.waiting.is_empty()
+        let waits = !self.waiting.is_empty() || !self.asking.is_empty();
+        timed || waits || self.calls.values().any(Call::is_timed)
     }
 
     /// Somebody listens for what the server says by itself.

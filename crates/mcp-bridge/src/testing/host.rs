@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use session_core::SessionId;
 use session_core::env::Env;
 use session_core::names::Principal;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::server;
@@ -33,8 +33,9 @@ pub(crate) struct TestHost {
     pub(crate) exit: Mutex<Option<Exit>>,
     /// Servers want no handshake.
     pub(crate) plain: AtomicBool,
-    /// A server that is only asked something is not there before this.
+    /// A server is not there before this; meanwhile the host reads records for nobody else.
     pub(crate) late: Mutex<Option<Arc<Notify>>>,
+    readers: Semaphore,
     /// A script instead of the task.
     pub(crate) script: Mutex<Option<&'static str>>,
 }
@@ -53,6 +54,7 @@ impl Default for TestHost {
             exit: Mutex::default(),
             plain: AtomicBool::new(false),
             late: Mutex::default(),
+            readers: Semaphore::new(1),
             script: Mutex::default(),
         }
     }
@@ -72,6 +74,13 @@ impl TestHost {
 
     pub(crate) fn opened(&self) -> usize {
         self.opened.load(Ordering::SeqCst)
+    }
+
+    async fn until_late(&self) {
+        let late = self.late.lock().unwrap().clone();
+        if let Some(late) = late {
+            late.notified().await;
+        }
     }
 
     fn start(&self, scope: &str) -> Child {
@@ -146,10 +155,7 @@ impl Host for TestHost {
         if let Some(error) = self.refuse.lock().unwrap().take() {
             return Err(error);
         }
-        let late = self.late.lock().unwrap().clone();
-        if let Some(late) = late {
-            late.notified().await;
-        }
+        self.until_late().await;
         Ok(self.start("nothing"))
     }
 
@@ -158,6 +164,8 @@ impl Host for TestHost {
         if let Some(error) = self.refuse.lock().unwrap().take() {
             return Err(error);
         }
+        let _reader = self.readers.acquire().await;
+        self.until_late().await;
         let recalled = Recalled { record: record.clone(), ended: None };
         let recalled = self.records.lock().unwrap().entry(session).or_insert(recalled).clone();
         if let Some(ending) = recalled.ended {

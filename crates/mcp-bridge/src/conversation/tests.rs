@@ -1,0 +1,87 @@
+//! Sessions over a host whose time is the test's.
+
+use crate::bridge::{Bridge, Entry};
+use crate::host::ServerName;
+use crate::settings::Times;
+use crate::testing::{INITIALIZED, TestHost, message};
+use tokio::sync::Notify;
+use tokio::task::yield_now;
+use tokio::time::advance;
+
+use super::*;
+
+const INITIALIZE: &str =
+    r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}"#;
+
+/// A bridge without a port.
+struct World {
+    host: Arc<TestHost>,
+    bridge: Arc<Bridge>,
+    server: ServerName,
+    ada: Principal,
+    drain: CancellationToken,
+}
+
+impl World {
+    fn new(settings: Settings) -> Self {
+        let (host, drain) = (Arc::new(TestHost::default()), CancellationToken::new());
+        let ada: Principal = "ada".parse().unwrap();
+        let bridge = Bridge::new(Arc::clone(&host) as _, settings, ada.clone(), drain.clone());
+        Self { host, bridge: Arc::new(bridge), server: "fake".parse().unwrap(), ada, drain }
+    }
+
+    async fn begin(&self) -> SessionId {
+        let begun = self.bridge.begin(&self.server, &self.ada, message(INITIALIZE)).await;
+        begun.unwrap_or_else(|error| panic!("{error}")).session
+    }
+
+    async fn entry(&self, session: SessionId) -> Arc<Entry> {
+        self.bridge.find(&self.server, &self.ada, session).await.unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// What opens from here on is not there before this.
+    fn late(&self) -> Arc<Notify> {
+        let late = Arc::default();
+        *self.host.late.lock().unwrap() = Some(Arc::clone(&late));
+        late
+    }
+
+    async fn until_opened(&self, times: usize) {
+        while self.host.opened() < times {
+            yield_now().await;
+        }
+    }
+
+    async fn end(self) {
+        self.drain.cancel();
+        self.bridge.closed().await;
+        assert_eq!(self.host.alive(), 0, "a process was left behind");
+    }
+}
+
+/// Lets everything happen that can.
+async fn settle() {
+    for _ in 0..100 {
+        yield_now().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_started_for_who_asks_how_it_begins_is_at_work() {
+    let times = Times { idle: Duration::ZERO, rest: Duration::ZERO, ..Times::default() };
+    let world = World::new(Settings { isolation: false, times, ..Settings::default() });
+    let late = world.late();
+    let (bridge, server, ada) = (Arc::clone(&world.bridge), world.server.clone(), world.ada.clone());
+    let begun = tokio::spawn(async move { bridge.begin(&server, &ada, message(INITIALIZE)).await });
+    world.until_opened(1).await;
+    for _ in 0..5 {
+        advance(PAUSE).await;
+        settle().await;
+    }
+    late.notify_one();
+    assert!(begun.await.unwrap().is_ok());
+    world.end().await;
+}
+
+/// Longer than until time is looked at where nobody waits.
+const PAUSE: Duration = Duration::from_secs(2);
