@@ -212,8 +212,7 @@ impl Asking {
             let _starting = places.start(&principal).await;
             Ok(Opened { child: host.provisional(&principal, &server).await?, place })
         };
-        let unwanted = CancellationToken::new();
-        let process = Process::Opening { opening: Box::pin(opening), unwanted };
+        let process = Process::open(&self.tasks, opening, CancellationToken::new());
         // Ended in a task of its own, whatever becomes of whoever asked.
         Owned { process, tasks: self.tasks.clone(), message_max: self.message_max }
     }

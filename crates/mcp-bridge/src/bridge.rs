@@ -339,6 +339,7 @@ impl Bridge {
             host: Arc::clone(&self.host),
             settings: Arc::clone(&self.settings),
             places: Arc::clone(&self.places),
+            tasks: self.tasks.clone(),
             drain: self.drain.clone(),
             on_shaken,
         }

@@ -11,6 +11,7 @@ use session_core::names::Principal;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, Sleep, sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tokio_util::task::TaskTracker;
 
 use crate::board::Board;
 use crate::envelope::{Kind, Message};
@@ -132,6 +133,7 @@ pub(crate) struct Setup {
     pub(crate) host: Arc<dyn Host>,
     pub(crate) settings: Arc<Settings>,
     pub(crate) places: Arc<Places>,
+    pub(crate) tasks: TaskTracker,
     pub(crate) drain: CancellationToken,
     pub(crate) on_shaken: OnShaken,
 }

@@ -4,11 +4,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
 use tokio::io::AsyncWrite;
 use tokio::task::coop::consume_budget;
+use tokio::task::{JoinError, JoinHandle};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::host::{Child, Exit, HostError};
 use crate::places::Place;
@@ -38,8 +39,9 @@ pub(crate) enum Process {
     /// There is none.
     #[default]
     Absent,
-    /// It is being started, and stopped at once when nobody wants it any more.
-    Opening { opening: BoxFuture<'static, Result<Opened, HostError>>, unwanted: CancellationToken },
+    /// It is being started, and stopped at once when nobody wants it any more. That goes on by itself: a host that stands
+    /// still in the middle of it would keep what others need.
+    Opening { opening: JoinHandle<Result<Opened, HostError>>, unwanted: CancellationToken },
     /// It is there.
     Up(Box<Pipes>),
 }
@@ -81,6 +83,15 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 const SILENCE: Duration = Duration::from_secs(2);
 
 impl Process {
+    /// One that is started like this, until nobody wants it any more.
+    pub(crate) fn open(
+        tasks: &TaskTracker,
+        opening: impl Future<Output = Result<Opened, HostError>> + Send + 'static,
+        unwanted: CancellationToken,
+    ) -> Self {
+        Self::Opening { opening: tasks.spawn(opening), unwanted }
+    }
+
     /// There is a process, or there will be one.
     pub(crate) fn is_there(&self) -> bool {
         !matches!(self, Self::Absent)
@@ -143,7 +154,8 @@ impl Process {
             match self {
                 Self::Absent => std::future::pending().await,
                 Self::Opening { opening, unwanted } => {
-                    let opened = opening.await;
+                    let failed = |error: JoinError| Err(HostError::Other(error.to_string()));
+                    let opened = opening.await.unwrap_or_else(failed);
                     let stopping = unwanted.is_cancelled();
                     match opened {
                         Ok(opened) => {

@@ -171,7 +171,7 @@ impl Conversation {
             };
             Ok(Opened { child: host.open(session, &record).await?, place })
         };
-        self.process = Process::Opening { opening: Box::pin(opening), unwanted };
+        self.process = Process::open(&self.setup.tasks, opening, unwanted);
     }
 
     pub(super) fn shaken(&mut self, answer: String) {

@@ -83,5 +83,22 @@ async fn a_server_that_is_started_for_who_asks_how_it_begins_is_at_work() {
     world.end().await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_session_that_ends_while_its_server_is_started_does_not_keep_the_host_from_that() {
+    let world = World::new(Settings::default());
+    let session = world.begin().await;
+    let entry = world.entry(session).await;
+    let late = world.late();
+    let _told = entry.post(message(INITIALIZED).into(), PAUSE).await.unwrap();
+    world.until_opened(1).await;
+    let (bridge, of) = (Arc::clone(&world.bridge), Arc::clone(&entry));
+    let ended = tokio::spawn(async move { bridge.end(&of).await });
+    settle().await;
+    // The host reads a record for the end of it as soon as it has read the one for the beginning.
+    late.notify_one();
+    ended.await.unwrap();
+    world.end().await;
+}
+
 /// Longer than until time is looked at where nobody waits.
 const PAUSE: Duration = Duration::from_secs(2);

@@ -185,6 +185,7 @@ impl Host for TestHost {
     }
 
     async fn end(&self, session: SessionId, ending: &Ending) -> Result<(), HostError> {
+        let _reader = self.readers.acquire().await;
         if let Some(recalled) = self.records.lock().unwrap().get_mut(&session) {
             recalled.ended.get_or_insert_with(|| ending.clone());
         }
