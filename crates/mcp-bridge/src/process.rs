@@ -134,6 +134,13 @@ impl Process {
         }
     }
 
+    /// It is at work, and may read nothing meanwhile.
+    pub(crate) fn excuse(&mut self, now: Instant) {
+        if let Self::Up(pipes) = self {
+            pipes.moved = now;
+        }
+    }
+
     /// Ends it where it has read nothing of what waits for it for as long as it may: that is a crash.
     pub(crate) fn look(&mut self, now: Instant, limit: Duration) {
         if let Self::Up(pipes) = self {

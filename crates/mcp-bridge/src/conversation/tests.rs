@@ -1,9 +1,10 @@
 //! Sessions over a host whose time is the test's.
 
+use crate::board::{From, Next};
 use crate::bridge::{Bridge, Entry};
 use crate::host::ServerName;
 use crate::settings::Times;
-use crate::testing::{INITIALIZED, TestHost, message};
+use crate::testing::{INITIALIZED, TestHost, call, message};
 use tokio::sync::Notify;
 use tokio::task::yield_now;
 use tokio::time::advance;
@@ -97,6 +98,34 @@ async fn a_session_that_ends_while_its_server_is_started_does_not_keep_the_host_
     // The host reads a record for the end of it as soon as it has read the one for the beginning.
     late.notify_one();
     ended.await.unwrap();
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_does_one_thing_at_a_time_is_not_ended_for_what_it_does_not_read_meanwhile() {
+    let world = World::new(Settings::default());
+    let session = world.begin().await;
+    let entry = world.entry(session).await;
+    let post = async |text: &str| entry.post(message(text).into(), PAUSE).await.unwrap();
+    let _told = post(INITIALIZED).await;
+    let Reply::Stream(stream) = post(&call("1", "work", "{}")).await.await.unwrap() else {
+        panic!("it has answered already")
+    };
+    // More than the pipe holds.
+    let late = post(&call("2", "echo", &format!("\"{}\"", "x".repeat(200_000)))).await;
+    let (mut bell, mut seat) = (entry.board.listen(), entry.board.sit(From::Unread(stream)));
+    let answer = loop {
+        match entry.board.next(&mut seat) {
+            Next::Event { line, last: true, .. } => break line,
+            Next::Event { .. } => {}
+            Next::Nothing => bell.changed().await.unwrap(),
+            Next::Ended => panic!("no answer"),
+        }
+    };
+    assert_eq!(answer, r#"{"jsonrpc":"2.0","id":1,"result":4}"#);
+    // Its patience was over, and then its time.
+    assert!(matches!(late.await.unwrap(), Reply::Stream(_)));
+    assert_eq!(world.host.opened(), 1);
     world.end().await;
 }
 

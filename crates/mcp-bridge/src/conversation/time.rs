@@ -59,7 +59,13 @@ impl Conversation {
         if self.retry_at.take_if(|at| *at <= now).is_some() {
             self.on(Input::Retry).await;
         }
-        self.process.look(now, self.setup.settings.times.call);
+        let call = self.setup.settings.times.call;
+        // Who tells how far it is may do one thing at a time: what it does not read meanwhile is given up alone.
+        if self.calls.values().any(|of| of.heard > of.began && now - of.heard < call) {
+            self.process.excuse(now);
+        } else {
+            self.process.look(now, call);
+        }
         self.look_at_roots(now).await;
         self.look_at_waiting(now).await;
         self.look_at_calls(now).await;

@@ -85,6 +85,16 @@ async fn act(tool: &str, call: &Message, id: &str, input: &mut Input, into: &mut
             }
             "3".into()
         }
+        "work" => {
+            let token = call.progress_token().unwrap();
+            for step in 1..=4 {
+                tokio::time::sleep(std::time::Duration::from_secs(400)).await;
+                let params = format!(r#"{{"progressToken":{token},"progress":{step}}}"#);
+                let method = "notifications/progress";
+                say(into, &format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params}}}"#)).await;
+            }
+            "4".into()
+        }
         "ask" | "later" => {
             if tool == "later" {
                 say(into, "it waits").await;
