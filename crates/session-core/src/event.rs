@@ -192,6 +192,10 @@ pub enum EventKind {
     /// A person gave an answer that holds for the rest of the session. `{scope, …}`; see
     /// [`Grant`](crate::approvals::Grant).
     Grant,
+    /// The agent keeps something for itself. `{text, key?}`
+    Entry,
+    /// The agent says what it works on. `{name, description?}`; the last one counts.
+    Project,
     /// Anything else, named by who appends it.
     Other(OtherKind),
 }
@@ -225,6 +229,8 @@ impl EventKind {
             Self::Warning => "warning",
             Self::SessionResume => "session.resume",
             Self::Grant => "grant",
+            Self::Entry => "entry",
+            Self::Project => "project",
             Self::Other(other) => other.as_str(),
         }
     }
@@ -256,7 +262,9 @@ impl EventKind {
             | Self::Plan
             | Self::Error
             | Self::Result
-            | Self::Summary => false,
+            | Self::Summary
+            | Self::Entry
+            | Self::Project => false,
             Self::Other(other) => other.as_str().starts_with("session."),
         }
     }
@@ -297,8 +305,30 @@ impl FromStr for EventKind {
             "warning" => Self::Warning,
             "session.resume" => Self::SessionResume,
             "grant" => Self::Grant,
+            "entry" => Self::Entry,
+            "project" => Self::Project,
             other => Self::Other(OtherKind(Producer::new(other)?)),
         })
+    }
+}
+
+/// What an agent keeps for itself in its session's log, and finds again by reading the log from its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Note {
+    /// Events of the kind [`EventKind::Entry`].
+    Entry,
+    /// Events of the kind [`EventKind::Project`].
+    Project,
+}
+
+impl Note {
+    /// The kind of its events.
+    #[must_use]
+    pub fn kind(self) -> EventKind {
+        match self {
+            Self::Entry => EventKind::Entry,
+            Self::Project => EventKind::Project,
+        }
     }
 }
 
@@ -330,7 +360,7 @@ mod tests {
 
     #[test]
     fn kinds_are_parsed_back() {
-        let known = "session.created session.state session.label session.budget session.forked run.state run.sandbox bound message thought tool_call tool_result plan usage permission permission.answered permission.withdrawn error result summary warning session.resume grant";
+        let known = "session.created session.state session.label session.budget session.forked run.state run.sandbox bound message thought tool_call tool_result plan usage permission permission.answered permission.withdrawn error result summary warning session.resume grant entry project";
         for name in known.split(' ') {
             let kind: EventKind = name.parse().unwrap();
             assert!(!matches!(kind, EventKind::Other(_)), "{name}");
@@ -343,7 +373,7 @@ mod tests {
     #[test]
     fn what_the_program_did_only_the_program_says() {
         let reserved = "session.created session.state session.label session.budget session.forked session.resume session.imported session.thing run.state run.sandbox child.ended bound usage permission permission.answered permission.withdrawn warning grant";
-        let free = "message thought tool_call tool_result plan error result summary vendor.thing sessions permission.thing";
+        let free = "message thought tool_call tool_result plan error result summary entry project vendor.thing sessions permission.thing";
         for (names, expected) in [(reserved, true), (free, false)] {
             for name in names.split(' ') {
                 assert_eq!(name.parse::<EventKind>().unwrap().is_reserved(), expected, "{name}");

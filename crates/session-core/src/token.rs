@@ -254,6 +254,31 @@ impl NewToken {
     }
 }
 
+/// Whom a token that was shown speaks for, once it is known to count.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Bearer {
+    /// A principal, as itself.
+    Owner {
+        /// Who.
+        principal: Principal,
+        /// What for.
+        verbs: Verbs,
+    },
+    /// What executes a run: as long as the claim is the run's current one and the run is not over.
+    Run(RunToken),
+}
+
+impl Bearer {
+    /// Whose sessions it is about.
+    #[must_use]
+    pub fn principal(&self) -> &Principal {
+        match self {
+            Self::Owner { principal, .. } => principal,
+            Self::Run(token) => &token.principal,
+        }
+    }
+}
+
 /// What of a new token is more than the token has with which it is issued.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Stronger {

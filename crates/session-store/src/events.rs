@@ -17,12 +17,12 @@ use crate::plan::{Batch, Claim, Known, Numbered, Recorded, plan};
 use crate::rows::{EventRow, LastNames, id_of};
 use crate::tx::Tx;
 
-/// Whether each session is there, its last number, and the highest number of a producer in it.
+/// Whether each session is there, its state, its last number, and the highest number of a producer in it.
 pub(crate) const HEADS: Sql = Sql::Each {
-    sqlite: "SELECT s.id, (SELECT max(e.seq) FROM events e WHERE e.session_id = s.id), p.value->>1, \
+    sqlite: "SELECT s.id, s.state, (SELECT max(e.seq) FROM events e WHERE e.session_id = s.id), p.value->>1, \
              (SELECT max(e.producer_seq) FROM events e WHERE e.session_id = s.id AND e.producer = p.value->>1 \
              AND e.producer IS NOT NULL) FROM json_each($1) p CROSS JOIN sessions s WHERE s.id = p.value->>0",
-    postgres: "SELECT s.id, (SELECT max(e.seq) FROM events e WHERE e.session_id = s.id), p->>1, \
+    postgres: "SELECT s.id, s.state, (SELECT max(e.seq) FROM events e WHERE e.session_id = s.id), p->>1, \
                (SELECT max(e.producer_seq) FROM events e WHERE e.session_id = s.id AND e.producer = p->>1 \
                AND e.producer IS NOT NULL) FROM json_array_elements($1::json) AS p \
                JOIN sessions s ON s.id = p->>0",
@@ -75,7 +75,13 @@ const INSERT_ARRAYS: &str = "INSERT INTO events (session_id, seq, at_ms, run_id,
 
 row! {
     /// What there is of a session's log.
-    HeadRow { session_id: String, seq: Option<i64>, producer: Option<String>, producer_seq: Option<i64>, }
+    HeadRow {
+        session_id: String,
+        state: String,
+        seq: Option<i64>,
+        producer: Option<String>,
+        producer_seq: Option<i64>,
+    }
 }
 
 row! {
@@ -86,7 +92,7 @@ row! {
 /// Locks the sessions that these batches are for. SQLite has one writer and needs no lock.
 pub(crate) async fn lock(tx: &mut Tx<'_>, batches: &[Batch]) -> StoreResult<()> {
     let sessions = batches.iter().filter_map(|batch| match batch.author {
-        Author::Session(id) => Some(id),
+        Author::Session(id) | Author::Live(id) => Some(id),
         Author::Run(_) => None,
     });
     let values = vec![Arg::list(sessions), Arg::list(runs_of(batches))];
@@ -111,7 +117,7 @@ pub(crate) async fn flush(tx: &mut Tx<'_>, batches: &[Batch]) -> StoreResult<Vec
 fn runs_of(batches: &[Batch]) -> HashSet<RunId> {
     let run = |batch: &Batch| match batch.author {
         Author::Run(fence) => Some(fence.run),
-        Author::Session(_) => None,
+        Author::Session(_) | Author::Live(_) => None,
     };
     batches.iter().filter_map(run).collect()
 }
@@ -125,7 +131,7 @@ async fn known(conn: &mut Conn<'_>, recorded: &[Recorded], batches: &[Batch]) ->
     let mut origins: HashMap<(SessionId, &str), Vec<i64>> = HashMap::new();
     for batch in batches {
         let session = match batch.author {
-            Author::Session(id) => id,
+            Author::Session(id) | Author::Live(id) => id,
             Author::Run(fence) => match claims.get(&fence.run) {
                 Some(claim) => claim.session,
                 None => continue,
@@ -141,19 +147,22 @@ async fn known(conn: &mut Conn<'_>, recorded: &[Recorded], batches: &[Batch]) ->
     // A pair with a producer says of the session all that one without says.
     let spoken: HashSet<_> = origins.keys().map(|(session, _)| *session).collect();
     pairs.retain(|(session, producer)| producer.is_some() || !spoken.contains(session));
-    let mut heads = HashMap::new();
+    let (mut heads, mut ended) = (HashMap::new(), HashSet::new());
     let mut repeated = Vec::new();
     let pairs = pairs.iter().map(|(session, producer)| serde_json::json!([session, producer]));
     for head in conn.rows::<HeadRow>(&HEADS, json(pairs)).await? {
         let session: SessionId = id_of("sessions", "id", &head.session_id)?;
         heads.insert(session, Seq(head.seq.unwrap_or_default().cast_unsigned()));
+        if head.state == "terminated" {
+            ended.insert(session);
+        }
         if let (Some(producer), Some(highest)) = (&head.producer, head.producer_seq) {
             let seqs = origins.get(&(session, producer.as_str())).map(Vec::as_slice).unwrap_or_default();
             let below = seqs.iter().filter(|seq| **seq <= highest);
             repeated.extend(below.map(|seq| serde_json::json!([session, producer, seq])));
         }
     }
-    Ok(Known { heads, claims, origins: first_of(conn, repeated).await? })
+    Ok(Known { heads, ended, claims, origins: first_of(conn, repeated).await? })
 }
 
 async fn claims(conn: &mut Conn<'_>, batches: &[Batch]) -> StoreResult<HashMap<RunId, Claim>> {

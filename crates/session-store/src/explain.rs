@@ -70,6 +70,8 @@ fn statements() -> Vec<(&'static str, Sql)> {
         ("expire", identity::EXPIRED),
         ("read", history::READ_BLOCK),
         ("tail", history::TAIL_BLOCK),
+        ("last entries", history::ENTRIES),
+        ("last project", history::PROJECTS),
         ("heads", events::HEADS),
         ("origins", events::ORIGINS),
         ("claims", events::CLAIMS),

@@ -6,8 +6,10 @@
 
 use std::str::FromStr;
 
-use session_core::event::{Event, Payload, Seq};
+use jiff::Timestamp;
+use session_core::event::{Event, Note, Payload, Seq};
 use session_core::ids::SessionId;
+use session_core::ports::NotePart;
 use session_core::{StoreError, StoreResult};
 
 use crate::conn::{Conn, Sql};
@@ -34,6 +36,28 @@ const TAIL: Sql = sql!(concat!(
     event_columns!(""),
     " FROM events WHERE session_id = $1 ORDER BY seq DESC LIMIT $2"
 ));
+
+/// Notes of one kind, which is part of the text: so the index of that kind is found.
+macro_rules! notes {
+    ($kind:literal, $by:literal) => {
+        concat!(
+            "SELECT ",
+            event_columns!(""),
+            " FROM events",
+            $by,
+            " WHERE session_id = $1 AND kind = '",
+            $kind,
+            "' AND seq < $2 AND at_ms >= $3 ORDER BY seq DESC LIMIT $4"
+        )
+    };
+}
+
+// SQLite would take the index of all events, and walk over those between two notes.
+pub(crate) const ENTRIES: Sql =
+    Sql::Each { sqlite: notes!("entry", " INDEXED BY events_entries"), postgres: notes!("entry", "") };
+
+pub(crate) const PROJECTS: Sql =
+    Sql::Each { sqlite: notes!("project", " INDEXED BY events_projects"), postgres: notes!("project", "") };
 
 /// Events of a session, folded. The order in which they come is not relied on.
 macro_rules! folded {
@@ -104,6 +128,25 @@ pub(crate) async fn tail(conn: &mut Conn<'_>, session: SessionId, limit: u32) ->
         room = if ended { 0 } else { room - asked };
     }
     Ok(blocks.into_iter().rev().flatten().collect())
+}
+
+/// The last notes of a kind, in their order.
+pub(crate) async fn notes(
+    conn: &mut Conn<'_>,
+    session: SessionId,
+    note: Note,
+    part: NotePart,
+) -> StoreResult<Vec<Event>> {
+    let sql = match note {
+        Note::Entry => ENTRIES,
+        Note::Project => PROJECTS,
+    };
+    let before = part.before.unwrap_or(Seq(u64::MAX));
+    let since = part.since.unwrap_or(Timestamp::MIN);
+    let values = args![session, before, since, part.limit.min(NotePart::MAX)];
+    let rows = conn.rows::<EventRow>(&sql, values).await?;
+    let mut last = LastNames::default();
+    rows.into_iter().rev().map(|row| row.value(&mut last)).collect()
 }
 
 fn index(number: u32) -> usize {

@@ -123,26 +123,47 @@ pub(crate) async fn look(
     key: IdentityKey,
     now: Timestamp,
 ) -> StoreResult<Looked> {
-    let Some(row) = conn.row::<RegistrationRow>(&LOOKUP, args![key.to_string()]).await? else {
+    let Some((row, found)) = found(conn, key, now).await? else {
         return Ok(Looked::Undecided);
     };
     let time = |milliseconds| timestamp(milliseconds).map_err(broken);
-    let (expires_at, stamped_at) = (time(row.expires_at_ms)?, time(row.stamped_at_ms)?);
+    let stamped_at = time(row.stamped_at_ms)?;
+    if now.duration_since(stamped_at) <= STAMP_EVERY {
+        return Ok(Looked::Found(found));
+    }
+    Ok(Looked::Stale { found, expires_at: expiry(request, time(row.created_at_ms)?, now) })
+}
+
+/// Where an identity leads, if it is valid and its session lives.
+pub(crate) async fn opened(
+    conn: &mut Conn<'_>,
+    key: IdentityKey,
+    now: Timestamp,
+) -> StoreResult<Option<Opened>> {
+    Ok(found(conn, key, now).await?.map(|(_, opened)| opened))
+}
+
+async fn found(
+    conn: &mut Conn<'_>,
+    key: IdentityKey,
+    now: Timestamp,
+) -> StoreResult<Option<(RegistrationRow, Opened)>> {
+    let Some(row) = conn.row::<RegistrationRow>(&LOOKUP, args![key.to_string()]).await? else {
+        return Ok(None);
+    };
+    let expires_at = timestamp(row.expires_at_ms).map_err(broken)?;
     if expires_at <= now || row.state == "terminated" {
-        return Ok(Looked::Undecided);
+        return Ok(None);
     }
     let previous = row.previous.as_deref().map(|id| id_of("sessions", "previous", id)).transpose()?;
-    let found = Opened {
+    let opened = Opened {
         session: id_of("identities", "session_id", &row.session_id)?,
         generation: u32::try_from(row.generation).map_err(broken)?,
         previous,
         created: false,
         expires_at,
     };
-    if now.duration_since(stamped_at) <= STAMP_EVERY {
-        return Ok(Looked::Found(found));
-    }
-    Ok(Looked::Stale { found, expires_at: expiry(request, time(row.created_at_ms)?, now) })
+    Ok(Some((row, opened)))
 }
 
 /// Until when an identity of this age is valid after a use.
@@ -161,6 +182,21 @@ pub(crate) async fn stamp(
     expires_at: Timestamp,
 ) -> StoreResult<bool> {
     Ok(tx.write(&STAMP, args![key.to_string(), session, now, expires_at]).await? == 1)
+}
+
+/// Until when this session's identity is valid without further use; `None` where it is so no longer.
+pub(crate) async fn valid_until(
+    tx: &mut Tx<'_>,
+    key: IdentityKey,
+    session: SessionId,
+    now: Timestamp,
+) -> StoreResult<Option<Timestamp>> {
+    let Some(row) = tx.conn.row::<RegistrationRow>(&LOOKUP, args![key.to_string()]).await? else {
+        return Ok(None);
+    };
+    let of_session = row.session_id == session.to_string();
+    let until = timestamp(row.expires_at_ms).map_err(broken)?;
+    Ok(Some(until).filter(|until| of_session && *until > now))
 }
 
 /// Gets or creates, decided by one statement.

@@ -75,6 +75,12 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
         sqlite: include_str!("../migrations/sqlite/0009_allotments.sql"),
         postgres: include_str!("../migrations/postgres/0009_allotments.sql"),
     },
+    Migration {
+        version: 10,
+        name: "notes",
+        sqlite: include_str!("../migrations/sqlite/0010_notes.sql"),
+        postgres: include_str!("../migrations/postgres/0010_notes.sql"),
+    },
 ];
 
 /// The key of PostgreSQL's advisory lock around a migration: "roomette" in ASCII.

@@ -1,6 +1,6 @@
 //! Which event gets which number, what was there before, and what contradicts it: decided over plain values.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use jiff::Timestamp;
 use session_core::event::{NewEvent, Origin, Seq};
@@ -42,6 +42,8 @@ pub(crate) struct Numbered<'a> {
 pub(crate) struct Known {
     /// The last number of each session that is there.
     pub(crate) heads: HashMap<SessionId, Seq>,
+    /// Those of them that are terminated.
+    pub(crate) ended: HashSet<SessionId>,
     /// The claims on runs.
     pub(crate) claims: HashMap<RunId, Claim>,
     /// The first events of origins that may be repeated.
@@ -126,7 +128,11 @@ impl<'a> Planner<'a> {
     /// Whose log the author may write into, and the run that the events are of.
     fn admitted(&self, author: Author) -> StoreResult<(SessionId, Option<RunId>)> {
         match author {
-            Author::Session(session) => Ok((session, None)),
+            Author::Live(session) if self.known.ended.contains(&session) => {
+                let trigger = "append";
+                Err(InvalidTransition { machine: "session", from: "terminated", trigger }.into())
+            }
+            Author::Session(session) | Author::Live(session) => Ok((session, None)),
             Author::Run(fence) => {
                 let claim = self.known.claims.get(&fence.run).ok_or(StoreError::UnknownRun(fence.run))?;
                 claim.admits(fence, "append")?;
@@ -198,6 +204,7 @@ mod tests {
             let claim = Claim { session: self.session, epoch: Epoch(2), phase: RunPhase::Running };
             Known {
                 heads: [(self.session, Seq(7)), (self.other, Seq(0))].into(),
+                ended: HashSet::new(),
                 claims: [(self.run, claim)].into(),
                 origins: HashMap::new(),
             }

@@ -78,7 +78,7 @@ impl Lanes {
     pub(crate) async fn append(&self, batch: Batch) -> StoreResult<Appended> {
         let mut hash = DefaultHasher::new();
         match batch.author {
-            Author::Session(id) => id.hash(&mut hash),
+            Author::Session(id) | Author::Live(id) => id.hash(&mut hash),
             Author::Run(fence) => fence.run.hash(&mut hash),
         }
         let lane = usize::try_from(hash.finish() % self.0.len() as u64).unwrap_or_default();

@@ -7,12 +7,13 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use session_core::approval::{Approval, NewApproval, Reply, Withdrawal};
 use session_core::budget::{Account, BudgetChange, Usage};
-use session_core::event::{Event, NewEvent, Payload, Seq};
+use session_core::event::{Event, NewEvent, Note, Payload, Seq};
+use session_core::identity::IdentityKey;
 use session_core::ids::{ApprovalId, RunId, SessionId, SessionRef};
 use session_core::names::{Label, Principal};
 use session_core::ports::{
-    Appended, ApprovalFilter, ApprovalStore, Author, EventStore, Ledger, Listing, Page, SessionFilter,
-    SessionStore, Sweep, Swept, Wakes,
+    Appended, ApprovalFilter, ApprovalStore, Author, EventStore, Ledger, Listing, NotePart, Page,
+    SessionFilter, SessionStore, Sweep, Swept, Wakes,
 };
 use session_core::run::Fence;
 use session_core::session::{Keyed, ManagedSession, NewSession, OpenSession, Opened};
@@ -219,6 +220,10 @@ impl SessionStore for SqlStore {
         change!(self, [request], tx => identity::open(tx, &request, now)).await
     }
 
+    async fn opened(&self, key: IdentityKey, now: Timestamp) -> StoreResult<Option<Opened>> {
+        identity::opened(&mut self.connection().await?.conn(), key, now).await
+    }
+
     async fn open_key(&self, new: NewSession, now: Timestamp) -> StoreResult<Keyed> {
         if let Some(session) = keys::look(&mut self.connection().await?.conn(), &new, now).await? {
             return Ok(Keyed { session, created: false });
@@ -311,6 +316,10 @@ impl EventStore for SqlStore {
 
     async fn tail(&self, session: SessionId, limit: u32) -> StoreResult<Vec<Event>> {
         history::tail(&mut self.connection().await?.conn(), session, limit).await
+    }
+
+    async fn notes(&self, session: SessionId, note: Note, part: NotePart) -> StoreResult<Vec<Event>> {
+        history::notes(&mut self.connection().await?.conn(), session, note, part).await
     }
 }
 

@@ -10,7 +10,7 @@ use session_core::{StoreError, StoreResult};
 use crate::conn::{Arg, Args, Sql};
 use crate::rows::{TextRow, id_of};
 use crate::tx::Tx;
-use crate::{families, runs};
+use crate::{families, identity, runs};
 
 /// What is due in one state at one place, for longest first: how long it takes until then is below zero.
 macro_rules! probe {
@@ -66,6 +66,8 @@ pub(crate) const DUE: Sql = Sql::Each {
     postgres: probes!("<> ALL (ARRAY(SELECT json_array_elements_text($5::json)))"),
 };
 
+const SET_UNTIL: Sql = sql!("UPDATE sessions SET state_until_ms = $2 WHERE id = $1 AND state = 'suspended'");
+
 pub(crate) async fn sweep(tx: &mut Tx<'_>, sweep: &Sweep, now: Timestamp) -> StoreResult<Vec<Swept>> {
     let mut swept = Vec::new();
     let mut looked_at = sweep.except.clone();
@@ -112,12 +114,26 @@ async fn move_on(
     }
     let from = session.state;
     while let Some(to) = next(sweep, &session, now) {
+        if to.is_terminated() && prolonged(tx, &session, now).await? {
+            break;
+        }
         if to.is_terminated() && families::at_work_below(tx, id).await?.is_some() {
             break;
         }
         session = tx.move_to(session, to, now).await?;
     }
     Ok((session.state != from).then_some(Swept { session: id, state: session.state }))
+}
+
+/// Whether a live identity leads to the session, which is suspended: then it stays so until that expires, and is not due again
+/// before.
+async fn prolonged(tx: &mut Tx<'_>, session: &ManagedSession, now: Timestamp) -> StoreResult<bool> {
+    let Some(generation) = session.generation else { return Ok(false) };
+    let Some(until) = identity::valid_until(tx, generation.key, session.id, now).await? else {
+        return Ok(false);
+    };
+    tx.write_one(&SET_UNTIL, args![session.id, until]).await?;
+    Ok(true)
 }
 
 fn next(sweep: &Sweep, session: &ManagedSession, now: Timestamp) -> Option<session_core::SessionState> {

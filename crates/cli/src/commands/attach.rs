@@ -383,6 +383,8 @@ fn heard(event: &Event) -> Option<Heard> {
         | EventKind::Warning
         | EventKind::SessionResume
         | EventKind::Grant
+        | EventKind::Entry
+        | EventKind::Project
         | EventKind::Other(_) => None,
     }
 }

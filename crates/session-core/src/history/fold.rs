@@ -51,6 +51,8 @@ pub fn fold(events: &[Event]) -> History {
             | EventKind::Warning
             | EventKind::SessionResume
             | EventKind::Grant
+            | EventKind::Entry
+            | EventKind::Project
             | EventKind::Other(_) => continue,
         };
         if let Some(part) = part {

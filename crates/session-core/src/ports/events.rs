@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 
 use crate::error::{Conflict, StoreResult};
-use crate::event::{Event, NewEvent, Seq};
+use crate::event::{Event, NewEvent, Note, Seq};
 use crate::ids::SessionId;
 use crate::run::Fence;
 
@@ -18,7 +18,7 @@ pub trait EventStore: Send + Sync {
     /// and payload are the same, `Conflict::Origin` if they are not. The same holds within the batch. A batch of a
     /// run counts only while that claim holds the run (`UnknownRun`, `Fenced`, `Transition`), and its events are
     /// that run's; one of a [reserved kind](crate::event::EventKind::is_reserved) is refused with `Conflict::Reserved`.
-    /// `UnknownSession`. Wakes `Topic::Session`.
+    /// `UnknownSession`, and for [`Author::Live`] `Transition` if it is terminated. Wakes `Topic::Session`.
     async fn append(&self, author: Author, batch: Vec<NewEvent>, now: Timestamp) -> StoreResult<Appended>;
 
     /// The events behind `after`, in order, at most `limit`. Empty for an unknown session.
@@ -26,6 +26,32 @@ pub trait EventStore: Send + Sync {
 
     /// The last events, in order, at most `limit`.
     async fn tail(&self, session: SessionId, limit: u32) -> StoreResult<Vec<Event>>;
+
+    /// The last notes of this kind that `part` takes, in order: a few rows from an index of their own, however long the log
+    /// is. Empty for an unknown session.
+    async fn notes(&self, session: SessionId, note: Note, part: NotePart) -> StoreResult<Vec<Event>>;
+}
+
+/// Which notes of a session are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NotePart {
+    /// Only those before this place; `None` for all.
+    pub before: Option<Seq>,
+    /// Only those that were appended at this time or later; `None` for all.
+    pub since: Option<Timestamp>,
+    /// At most so many, and never more than [`NotePart::MAX`].
+    pub limit: u32,
+}
+
+impl NotePart {
+    /// The most that are read at once.
+    pub const MAX: u32 = 1_000;
+
+    /// The last so many.
+    #[must_use]
+    pub fn last(limit: u32) -> Self {
+        Self { before: None, since: None, limit }
+    }
 }
 
 /// On whose behalf events are appended.
@@ -35,6 +61,8 @@ pub enum Author {
     Run(Fence),
     /// Somebody who may write into this session's log apart from any run.
     Session(SessionId),
+    /// The same, but only as long as the session is not terminated (`Transition`): who was led to it a moment ago.
+    Live(SessionId),
 }
 
 impl Author {
@@ -42,7 +70,7 @@ impl Author {
     pub fn may_append(self, batch: &[NewEvent]) -> Result<(), Conflict> {
         match (self, batch.iter().find(|event| event.kind.is_reserved())) {
             (Self::Run(_), Some(event)) => Err(Conflict::Reserved(event.kind.clone())),
-            (Self::Run(_), None) | (Self::Session(_), _) => Ok(()),
+            (Self::Run(_), None) | (Self::Session(_) | Self::Live(_), _) => Ok(()),
         }
     }
 }

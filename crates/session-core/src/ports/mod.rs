@@ -20,7 +20,7 @@ mod tokens;
 
 pub use approvals::{APPROVALS_PAGE_MAX, ApprovalFilter, ApprovalStore};
 pub use engine::{Engine, EngineError, Orchestrator, Release, SessionFactory};
-pub use events::{Appended, Author, EventStore};
+pub use events::{Appended, Author, EventStore, NotePart};
 pub use families::FamilyStore;
 pub use ledger::{Ledger, MINUTES_KEPT};
 pub use lifecycle::{LifecycleEvent, LifecycleSink, ResumeStep, SinkError};

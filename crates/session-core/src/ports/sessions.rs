@@ -5,6 +5,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::error::StoreResult;
 use crate::event::{Event, Payload, Seq};
+use crate::identity::IdentityKey;
 use crate::ids::{SessionId, SessionRef};
 use crate::names::{ExternalKey, Label, Principal};
 use crate::ports::{Sweep, Swept};
@@ -26,6 +27,9 @@ pub trait SessionStore: Send + Sync {
     /// A stamp that is not written leaves the expiry as it is stored, and that is what is returned: a `ttl` below
     /// [`STAMP_EVERY`] does not slide. A session that was found stays in its state.
     async fn open(&self, request: OpenSession, now: Timestamp) -> StoreResult<Opened>;
+
+    /// Where an identity leads at the moment, without using it: `None` where [`open`](Self::open) would make a session.
+    async fn opened(&self, key: IdentityKey, now: Timestamp) -> StoreResult<Option<Opened>>;
 
     /// Gets or creates by the key that `new` must have (else `Backend`): the one live session of this owner with this
     /// key. Any number of callers at once get one session; a terminated one has given its key up.
@@ -98,7 +102,7 @@ pub trait SessionStore: Send + Sync {
     /// Moves on what rested for long enough, at most `limit` sessions, those first that are due for longest:
     /// `active → idle → suspended → terminated` (`ttl_expired`), several steps at once where their times have come,
     /// each with its `session.state` event. Never one with a run that is not over, and none is terminated while a live session
-    /// below it has one. Returns where each is now; fewer
+    /// below it has one. A suspended one to which a live identity leads stays until that expires. Returns where each is now; fewer
     /// than `limit` means that none is left.
     ///
     /// `now` is to come from a clock that is not stepped while the host lives: one that leaps forward by a day makes

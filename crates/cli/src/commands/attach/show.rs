@@ -131,6 +131,8 @@ pub(super) fn shown(event: &Event) -> Vec<Shown> {
         }
         EventKind::ChildEnded => told(format!("its child {} {}", text("child"), text("state"))),
         EventKind::Plan => plan(&payload["entries"]),
+        EventKind::Entry => told(format!("entry: {}", first_line(&payload["text"]))),
+        EventKind::Project => told(format!("project: {}", text("name"))),
         EventKind::Other(kind) if kind.as_str() == "agent.handed_over" => {
             let lost = payload["not_carried_over"].as_array().map(Vec::as_slice).unwrap_or_default();
             let why = lost.iter().filter_map(|not| not["why"].as_str());

@@ -7,9 +7,10 @@ use futures_util::future::join_all;
 use super::fixture::assert_refused;
 use super::{ALL, Fixture, TICK};
 use crate::error::{Conflict, StoreError};
-use crate::event::{Event, EventKind, NewEvent, Payload, Seq};
-use crate::ports::{Appended, Author};
+use crate::event::{Event, EventKind, NewEvent, Note, Payload, Seq};
+use crate::ports::{Appended, Author, NotePart};
 use crate::run::RunPhase;
+use crate::state::{TerminationReason, Trigger};
 
 /// Events get the next numbers and the time of the append, and are read back to the byte.
 pub async fn a_batch_gets_the_next_numbers(f: &Fixture) {
@@ -289,4 +290,61 @@ pub async fn a_log_is_read_in_portions_and_from_its_end(f: &Fixture) {
     }
     assert!(f.store.read(session, Seq::START, 0).await.unwrap().is_empty());
     assert!(f.store.tail(session, 0).await.unwrap().is_empty());
+}
+
+/// Notes of one kind are read from the end of the log, whatever else is in it: before a place, since a time, so many.
+pub async fn notes_are_read_from_the_end(f: &Fixture) {
+    let (session, other) = (f.session().await.id, f.session().await.id);
+    let mut times = Vec::new();
+    for n in 0..10 {
+        times.push(f.now());
+        let entry = NewEvent { kind: EventKind::Entry, ..Fixture::message(&n.to_string()) };
+        let project = NewEvent { kind: EventKind::Project, ..Fixture::message(&n.to_string()) };
+        f.append(session, vec![Fixture::message("between"), entry, project]).await;
+        f.advance(TICK);
+    }
+    f.append(other, vec![NewEvent { kind: EventKind::Entry, ..Fixture::message("elsewhere") }]).await;
+    let log = f.log(session).await;
+    let of =
+        |kind: EventKind| log.iter().filter(|event| event.body.kind == kind).cloned().collect::<Vec<_>>();
+    let entries = of(EventKind::Entry);
+    let read = async |note, part| f.store.notes(session, note, part).await.unwrap();
+    assert_eq!(read(Note::Entry, NotePart::last(ALL)).await, entries);
+    assert_eq!(read(Note::Entry, NotePart::last(3)).await, entries[7..]);
+    assert_eq!(read(Note::Project, NotePart::last(1)).await, of(EventKind::Project)[9..]);
+    assert!(read(Note::Entry, NotePart::last(0)).await.is_empty());
+    let since = NotePart { since: Some(times[6]), ..NotePart::last(ALL) };
+    assert_eq!(read(Note::Entry, since).await, entries[6..]);
+    let later = NotePart { since: Some(f.now()), ..NotePart::last(ALL) };
+    assert!(read(Note::Entry, later).await.is_empty());
+    let (mut paged, mut before) = (Vec::new(), None);
+    loop {
+        let page = read(Note::Entry, NotePart { before, ..NotePart::last(4) }).await;
+        let Some(first) = page.first() else { break };
+        before = Some(first.seq);
+        paged.splice(0..0, page);
+        assert!(paged.len() <= entries.len(), "the log has no beginning");
+    }
+    assert_eq!(paged, entries);
+    let unknown = f.env.session_id();
+    assert!(f.store.notes(unknown, Note::Entry, NotePart::last(ALL)).await.unwrap().is_empty());
+}
+
+/// Whoever was led to a session appends as long as it lives, and not a moment longer.
+pub async fn who_was_led_to_a_session_writes_while_it_lives(f: &Fixture) {
+    let session = f.session().await.id;
+    let author = Author::Live(session);
+    let batch = || vec![Fixture::message_from("agent", 1, "one")];
+    let appended = f.store.append(author, batch(), f.now()).await.unwrap();
+    assert_eq!(appended, f.store.append(author, batch(), f.now()).await.unwrap());
+    f.transition(session, Trigger::Suspend { ttl: TICK }).await;
+    f.store.append(author, vec![Fixture::message("two")], f.now()).await.unwrap();
+    f.transition(session, Trigger::Terminate(TerminationReason::Killed)).await;
+    let before = f.snapshot(session).await;
+    for batch in [batch(), vec![Fixture::message("three")]] {
+        assert_refused!(f.store.append(author, batch, f.now()), StoreError::Transition(_));
+    }
+    assert_eq!(f.snapshot(session).await, before);
+    let unknown = Author::Live(f.env.session_id());
+    assert_refused!(f.store.append(unknown, batch(), f.now()), StoreError::UnknownSession(_));
 }

@@ -133,6 +133,23 @@ pub async fn a_known_identity_is_found_and_nothing_is_made(f: &Fixture) {
     assert_eq!(f.list(&SessionFilter::default()).await, [first.session]);
 }
 
+/// Where an identity leads can be asked without using it, and without making anything.
+pub async fn where_an_identity_leads_is_told_without_using_it(f: &Fixture) {
+    let key = ordinary(f).identity.key();
+    let ask = async || f.store.opened(key, f.now()).await.unwrap();
+    assert_eq!(ask().await, None);
+    assert!(f.list(&SessionFilter::default()).await.is_empty());
+    let first = open(f, ordinary(f)).await;
+    f.advance(STAMP_EVERY * 2);
+    assert_eq!(ask().await, Some(Opened { created: false, ..first }), "it is not prolonged");
+    f.clock.set(first.expires_at);
+    assert_eq!(ask().await, None);
+    let second = open(f, ordinary(f)).await;
+    assert_eq!(ask().await, Some(Opened { created: false, ..second }));
+    f.transition(second.session, Trigger::Terminate(TerminationReason::Killed)).await;
+    assert_eq!(ask().await, None);
+}
+
 /// A hundred calls at once make one session, and exactly one of them made it.
 pub async fn concurrent_calls_make_one_session(f: &Fixture) {
     let requests: Vec<_> = (0..100).map(|_| ordinary(f)).collect();

@@ -111,6 +111,7 @@ macro_rules! conformance_cases {
             the_truth_table_holds
             a_new_identity_makes_its_session
             a_known_identity_is_found_and_nothing_is_made
+            where_an_identity_leads_is_told_without_using_it
             concurrent_calls_make_one_session
             concurrent_calls_on_an_expired_identity_make_one_generation
             the_stamp_is_written_at_most_once_a_minute
@@ -290,6 +291,8 @@ macro_rules! conformance_cases {
             concurrent_retries_append_once
             logs_are_apart
             a_log_is_read_in_portions_and_from_its_end
+            notes_are_read_from_the_end
+            who_was_led_to_a_session_writes_while_it_lives
         }
         $crate::conformance_group! { $use $($make)? => wakes:
             everybody_who_waits_is_woken_each_time
@@ -361,6 +364,7 @@ macro_rules! conformance_cases {
             those_that_are_left_out_stay
             sweeps_take_what_is_due_for_longest_first
             concurrent_sweeps_take_each_session_once
+            a_session_of_a_live_identity_stays
         }
         $crate::conformance_group! { $use $($make)? => races:
             renewal_and_reaping_agree

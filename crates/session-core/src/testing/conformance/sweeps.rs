@@ -222,3 +222,31 @@ pub async fn concurrent_sweeps_take_each_session_once(f: &Fixture) {
         assert_eq!(f.log(id).await.len(), 2);
     }
 }
+
+/// A suspended session to which a live identity leads is in use by whoever comes back: it stays until that expires.
+pub async fn a_session_of_a_live_identity_stays(f: &Fixture) {
+    let born = f.now();
+    let opened = f.store.open(f.open("/repo", "run-1", "one"), born).await.unwrap();
+    let short = Sweep { suspended_ttl: Some(TICK), ..ordinary(f) };
+    f.advance(TIMEOUT * 3);
+    let since = f.now();
+    let state = SessionState::Suspended { since, expires_at: since + TICK };
+    assert_eq!(sweep(f, &short).await, [Swept { session: opened.session, state }]);
+    f.advance(TICK);
+    assert_eq!(sweep(f, &short).await, []);
+    let state = SessionState::Suspended { since, expires_at: opened.expires_at };
+    assert_eq!(f.state(opened.session).await, state);
+    // Used once more, it has longer to live.
+    let found = f.store.open(f.open("/repo", "run-1", "one"), f.now()).await.unwrap();
+    assert_eq!(found.session, opened.session);
+    f.clock.set(opened.expires_at);
+    assert_eq!(sweep(f, &short).await, []);
+    assert_eq!(
+        f.state(opened.session).await,
+        SessionState::Suspended { since, expires_at: found.expires_at }
+    );
+    f.clock.set(found.expires_at);
+    let reason = TerminationReason::TtlExpired;
+    let state = SessionState::Terminated { at: f.now(), reason };
+    assert_eq!(sweep(f, &short).await, [Swept { session: opened.session, state }]);
+}

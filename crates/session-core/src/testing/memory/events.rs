@@ -6,9 +6,9 @@ use jiff::Timestamp;
 use super::MemoryStore;
 use super::draft::Draft;
 use crate::error::{Conflict, StoreResult};
-use crate::event::{Event, NewEvent, Seq};
+use crate::event::{Event, NewEvent, Note, Seq};
 use crate::ids::SessionId;
-use crate::ports::{Appended, Author, EventStore};
+use crate::ports::{Appended, Author, EventStore, NotePart};
 
 #[async_trait]
 impl EventStore for MemoryStore {
@@ -17,6 +17,10 @@ impl EventStore for MemoryStore {
             let (session, run) = match author {
                 Author::Run(fence) => (draft.held(fence, "append")?.session, Some(fence.run)),
                 Author::Session(id) => (draft.session(id)?.id, None),
+                Author::Live(id) => {
+                    draft.session(id)?.must_live("append")?;
+                    (id, None)
+                }
             };
             author.may_append(&batch)?;
             let bodies = batch.into_iter().map(|body| NewEvent { run: run.or(body.run), ..body });
@@ -39,6 +43,22 @@ impl EventStore for MemoryStore {
         Ok(MemoryStore::read(self, |data| {
             let events = data.logs.get(&session).map(|log| log.events.as_slice()).unwrap_or_default();
             events[events.len().saturating_sub(limit)..].to_vec()
+        }))
+    }
+
+    async fn notes(&self, session: SessionId, note: Note, part: NotePart) -> StoreResult<Vec<Event>> {
+        let (kind, limit) = (note.kind(), part.limit.min(NotePart::MAX));
+        Ok(MemoryStore::read(self, |data| {
+            let events = data.logs.get(&session).map(|log| log.events.iter()).unwrap_or_default();
+            let meant = |event: &&Event| {
+                event.body.kind == kind
+                    && part.before.is_none_or(|before| event.seq < before)
+                    && part.since.is_none_or(|since| event.at >= since)
+            };
+            let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+            let mut found: Vec<_> = events.rev().filter(meant).take(limit).cloned().collect();
+            found.reverse();
+            found
         }))
     }
 }

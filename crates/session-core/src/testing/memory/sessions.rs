@@ -25,6 +25,15 @@ impl SessionStore for MemoryStore {
         self.write(|draft| draft.open(request, now))
     }
 
+    async fn opened(&self, key: IdentityKey, now: Timestamp) -> StoreResult<Option<Opened>> {
+        Ok(self.read(|data| {
+            let known = data.registrations.get(&key).filter(|known| known.expires_at > now)?;
+            let session =
+                data.sessions.get(&known.session).filter(|session| !session.state.is_terminated())?;
+            Some(opened(*known, session.generation, false))
+        }))
+    }
+
     async fn open_key(&self, new: NewSession, now: Timestamp) -> StoreResult<Keyed> {
         self.write(|draft| draft.open_key(new, now))
     }

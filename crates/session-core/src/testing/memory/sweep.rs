@@ -11,6 +11,7 @@ use crate::state::SessionState;
 
 impl Draft {
     pub(super) fn sweep(&mut self, sweep: &Sweep, now: Timestamp) -> StoreResult<Vec<Swept>> {
+        self.prolong(sweep, now);
         let concerned = |session: &&ManagedSession| {
             session.workspace.runner.is_none_or(|runner| runner == sweep.runner)
                 && !sweep.except.contains(&session.id)
@@ -37,6 +38,24 @@ impl Draft {
                 Some(to) => self.move_to(id, to, now)?,
                 None => return Ok(Swept { session: id, state }),
             };
+            self.prolong(sweep, now);
+        }
+    }
+
+    /// What a live identity leads to stays suspended until that expires.
+    fn prolong(&mut self, sweep: &Sweep, now: Timestamp) {
+        let live = self.data.registrations.values().filter(|registration| registration.expires_at > now);
+        let live: Vec<_> = live.map(|registration| (registration.session, registration.expires_at)).collect();
+        for (id, end) in live {
+            let Some(session) = self.data.sessions.get_mut(&id) else { continue };
+            let here = session.workspace.runner.is_none_or(|runner| runner == sweep.runner);
+            if let SessionState::Suspended { expires_at, .. } = &mut session.state
+                && *expires_at <= now
+                && here
+                && !sweep.except.contains(&id)
+            {
+                *expires_at = end;
+            }
         }
     }
 }
