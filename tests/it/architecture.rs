@@ -59,8 +59,8 @@ const EDGES: &[Row] = &[
         name: "session-server",
         ours: "session-api session-core session-manager",
         outside: "async-trait axum camino futures-util hyper hyper-util jiff prometheus-client serde serde_json \
-                  serde_path_to_error thiserror tokio tokio-util tracing utoipa utoipa-axum",
-        dev: "http-body-util session-core tokio tower",
+                  serde_path_to_error thiserror tokio tokio-util tower tracing utoipa utoipa-axum",
+        dev: "http-body-util session-core tokio",
         build: "",
     },
     Row {
@@ -87,8 +87,15 @@ const EDGES: &[Row] = &[
         build: "",
     },
     Row {
+        name: "mcp-tools",
+        ours: "session-core session-manager",
+        outside: "async-trait camino http jiff rmcp schemars serde serde_json thiserror tokio tokio-util tracing",
+        dev: "session-core tempfile tokio",
+        build: "",
+    },
+    Row {
         name: "roomette",
-        ours: "mcp-bridge sandbox session-api session-core session-manager session-runner session-server session-store",
+        ours: "mcp-bridge mcp-tools sandbox session-api session-core session-manager session-runner session-server session-store",
         outside: "async-trait camino clap clap_complete comfy-table futures-util indicatif jiff rustix serde serde_json \
                   tempfile thiserror tokio tokio-util toml tracing tracing-subscriber unicode-width",
         dev: "proptest session-core",
@@ -159,6 +166,12 @@ const NEVER: &[(&str, Reach, &str, &str)] = &[
         Reach::TestsToo,
         "session-store session-runner session-server sqlx rusqlite",
         "a bridge asks its host for processes and records; it neither starts nor keeps any",
+    ),
+    (
+        "mcp-tools",
+        Reach::TestsToo,
+        "session-store session-runner session-server sqlx rusqlite axum",
+        "a tool asks through ports, and has the process around it do the rest",
     ),
 ];
 

@@ -99,6 +99,11 @@ pub enum Command {
     Serve(ServeArgs),
     /// Serve stdio MCP servers over HTTP: each client session a process of its own, confined to its own directories.
     Bridge(Box<BridgeArgs>),
+    /// Be an MCP server on stdin and stdout: tools by which an agent finds its own session again.
+    ///
+    /// Add it to an agent as the command `roomette mcp`. Inside a room, or where `ROOMETTE_URL` and `ROOMETTE_TOKEN` name a
+    /// coordinator and a token, it passes calls on to that; else to the host of the data directory, which it starts where none is up.
+    Mcp,
     /// Issue, list and revoke the tokens by which the HTTP API knows whom it lets in.
     Token(TokenArgs),
     /// Execute the runs of a coordinator on another machine, or see to the runners that there are.

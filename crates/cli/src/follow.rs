@@ -102,6 +102,8 @@ impl Follower<'_> {
                     | Reply::LegacyImported(_)
                     | Reply::Forgotten(_)
                     | Reply::Recovered(_)
+                    | Reply::Answered(_)
+                    | Reply::Refused(_)
                     | Reply::Failed(_) => return Err(Reply::unexpected()),
                 },
                 Happening::Tick => self.display.tick(self.context.env.now()),

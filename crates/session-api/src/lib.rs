@@ -29,5 +29,6 @@ pub mod sandbox;
 pub mod sessions;
 pub mod sse;
 pub mod tokens;
+pub mod tools;
 
 pub use problem::{Code, Problem};

@@ -79,6 +79,11 @@ pub const TOKENS: &str = "/v1/tokens";
 /// One of them: revoke.
 pub const TOKEN: &str = "/v1/tokens/{id}";
 
+/// Have a tool of the scribe do something.
+pub const TOOL: &str = "/v1/tools/{name}";
+/// The scribe, for clients of MCP over Streamable HTTP.
+pub const SCRIBE: &str = "/mcp/scribe";
+
 /// Whether the process lives.
 pub const HEALTHZ: &str = "/healthz";
 /// Whether it can do its work.
@@ -96,6 +101,12 @@ pub const LAST_EVENT_ID: &str = "last-event-id";
 pub const EVENT_STREAM: &str = "text/event-stream";
 /// The media type of a problem.
 pub const PROBLEM: &str = "application/problem+json";
+
+/// The path of this tool.
+#[must_use]
+pub fn of_tool(name: &str) -> String {
+    TOOL.replace("{name}", name)
+}
 
 /// The path with this id in its place.
 #[must_use]

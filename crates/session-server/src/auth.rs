@@ -12,7 +12,7 @@ use session_core::error::StoreResult;
 use session_core::ids::{RunnerId, TokenId};
 use session_core::names::Principal;
 use session_core::run::Epoch;
-use session_core::token::{RunAct, RunToken, Secret, SigningKey, Subject, TokenRecord, Verb, Verbs};
+use session_core::token::{Bearer, RunAct, RunToken, Secret, SigningKey, Subject, TokenRecord, Verb, Verbs};
 use session_core::{Fence, ManagedSession, Run, RunId, SessionId};
 
 use crate::problem::Refusal;
@@ -106,7 +106,31 @@ async fn holds(state: &State, token: &RunToken) -> Result<bool, Refusal> {
     Ok(run.is_some_and(|run| run.epoch == token.epoch && run.state.phase().is_in_flight()))
 }
 
+impl From<Bearer> for Caller {
+    fn from(bearer: Bearer) -> Self {
+        match bearer {
+            Bearer::Owner { principal, verbs } => {
+                Self::Principal(Person { principal, verbs, runner: None, token: None })
+            }
+            Bearer::Run(token) => Self::Run(Executing { token }),
+        }
+    }
+}
+
 impl Caller {
+    /// For whom its token speaks, to services beside the routes. They are for agents: not for runners.
+    pub(crate) fn bearer(&self) -> Result<Bearer, Refusal> {
+        match self {
+            Self::Principal(Person { runner: Some(_), .. }) => {
+                Err(forbidden("a runner's token is for its runner alone"))
+            }
+            Self::Principal(Person { principal, verbs, runner: None, .. }) => {
+                Ok(Bearer::Owner { principal: principal.clone(), verbs: *verbs })
+            }
+            Self::Run(Executing { token }) => Ok(Bearer::Run(token.clone())),
+        }
+    }
+
     /// Who answers, issues or makes something.
     pub(crate) fn principal(&self) -> &Principal {
         match self {

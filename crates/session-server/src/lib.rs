@@ -25,4 +25,4 @@ mod stall;
 pub mod state;
 
 pub use openapi::document;
-pub use routes::router;
+pub use routes::{Acting, router, router_with};

@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use session_api::sandbox::SandboxRequest;
+use session_api::tools::{ToolAnswer, ToolCall};
 use session_core::affinity::Place;
 use session_core::budget::Budget;
 use session_core::error::StoreResult;
 use session_core::names::Principal;
 use session_core::sandbox::{Pending, SandboxLevel};
+use session_core::token::Bearer;
 use session_core::wake::Topic;
 use session_core::{SandboxSpec, SessionId, StoreError, WorkspaceKind};
 use session_manager::Coordinator;
@@ -79,6 +81,11 @@ pub trait Host: Send + Sync {
 
     /// Ends a session for good, with whatever is alive behind it. One that is over stays as it is.
     async fn terminate(&self, session: SessionId) -> StoreResult<()>;
+
+    /// Has a tool of the scribe do something on behalf of this one.
+    async fn tool(&self, _: Bearer, _: &str, _: ToolCall) -> ToolAnswer {
+        ToolAnswer::refused("unavailable", "this coordinator has no scribe")
+    }
 }
 
 /// What is asked for of a new session.

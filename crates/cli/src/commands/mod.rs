@@ -20,6 +20,10 @@ mod fork;
 mod inspect;
 mod label;
 mod logs;
+#[cfg(target_os = "linux")]
+mod mcp;
+#[cfg(not(target_os = "linux"))]
+mod mcp_elsewhere;
 mod ps;
 mod recover;
 mod result;
@@ -36,7 +40,9 @@ mod transfer;
 mod wait;
 
 #[cfg(not(target_os = "linux"))]
-use {attach_elsewhere as attach, bridge_elsewhere as bridge, serve_elsewhere as serve};
+use {
+    attach_elsewhere as attach, bridge_elsewhere as bridge, mcp_elsewhere as mcp, serve_elsewhere as serve,
+};
 
 use clap::CommandFactory as _;
 
@@ -79,6 +85,7 @@ pub async fn execute(cli: Cli) -> Outcome<()> {
         Command::Import(args) => transfer::import(&context, args).await,
         Command::Serve(args) => serve::execute(&context, &args).await,
         Command::Bridge(args) => bridge::execute(&context, &args).await,
+        Command::Mcp => mcp::execute(&context).await,
         Command::Token(args) => token::execute(&context, args.command).await,
         Command::Runner(args) => runner::execute(&context, args).await,
         Command::Doctor => doctor::execute(&context).await,

@@ -161,15 +161,19 @@ fn join(prefix: &str, name: &str) -> String {
     if prefix.is_empty() { name.into() } else { format!("{prefix}.{name}") }
 }
 
-/// Variables that are no settings: what a run finds of itself, also when it calls us, where data lie, and what
-/// diagnostics and tests look at.
-const NO_SETTINGS: [&str; 14] = [
+/// Variables that are no settings: what a run finds of itself, also when it calls us, who an agent of the scribe is, where
+/// data lie, and what diagnostics and tests look at.
+const NO_SETTINGS: [&str; 18] = [
     "ROOMETTE_SESSION_ID",
     "ROOMETTE_RUN_ID",
     "ROOMETTE_OUTPUT_DIR",
     "ROOMETTE_HISTORY",
     "ROOMETTE_URL",
     "ROOMETTE_TOKEN",
+    "ROOMETTE_AGENT",
+    "ROOMETTE_EXECUTION_ID",
+    "ROOMETTE_MODE",
+    "ROOMETTE_REPO_ROOT",
     "ROOMETTE_HOME",
     "ROOMETTE_LOG",
     "ROOMETTE_TEST_AGENTS",

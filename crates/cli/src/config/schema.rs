@@ -31,6 +31,8 @@ pub struct Config {
     pub serve: ServeConfig,
     /// The MCP bridge of a host that is started with `roomette serve`.
     pub bridge: BridgeConfig,
+    /// The MCP tools by which agents find their own session again.
+    pub scribe: ScribeConfig,
 }
 
 /// The MCP bridge of a host that is started with `roomette serve`: what `roomette bridge` is told by its flags of the same names.
@@ -51,6 +53,29 @@ pub struct BridgeConfig {
     pub allow_read: Vec<Utf8PathBuf>,
     /// How many servers run at once, beside the runs of the host; 1 to 1000.
     pub sessions: u32,
+}
+
+/// The MCP tools by which agents find their own session again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ScribeConfig {
+    /// Whether an agent that does not name itself is refused. It is `default` otherwise.
+    pub require_agent: bool,
+    /// Whether an agent that names no execution is refused. It is `standing` otherwise.
+    pub require_execution: bool,
+    /// For how long after its last use a session is found again.
+    #[serde(serialize_with = "friendly::required", deserialize_with = "duration::deserialize")]
+    pub ttl: SignedDuration,
+    /// For how long after its creation it may be found at the most; nothing for as long as it is used.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "friendly::optional",
+        deserialize_with = "duration::deserialize_some"
+    )]
+    pub lifetime: Option<SignedDuration>,
+    /// Whose paths agents speak of: hosts with one file system and one store say the same; empty for this installation's own.
+    pub machine: String,
 }
 
 /// The HTTP API of a host that is started with `roomette serve`.
@@ -315,6 +340,13 @@ impl Default for Config {
                 allow_read: Vec::new(),
                 sessions: 64,
             },
+            scribe: ScribeConfig {
+                require_agent: false,
+                require_execution: false,
+                ttl: SignedDuration::from_hours(24),
+                lifetime: None,
+                machine: String::new(),
+            },
         }
     }
 }
@@ -405,6 +437,10 @@ impl Config {
             return Err("serve.request_timeout must be longer than nothing".into());
         }
         self.bridge.check(self.host.runs_at_once)?;
+        let nothing = |time: SignedDuration| time <= SignedDuration::ZERO;
+        if nothing(self.scribe.ttl) || self.scribe.lifetime.is_some_and(nothing) {
+            return Err("scribe: ttl and lifetime must be longer than nothing".into());
+        }
         positive("limits.idle_timeout", self.limits.idle_timeout)?;
         positive("limits.suspended_ttl", self.limits.suspended_ttl)?;
         positive("host.linger", self.host.linger)?;

@@ -32,6 +32,8 @@ pub mod server;
 mod socket;
 #[cfg(target_os = "linux")]
 mod tending;
+#[cfg(target_os = "linux")]
+mod tools;
 
 #[cfg(not(target_os = "linux"))]
 pub use link_elsewhere as link;

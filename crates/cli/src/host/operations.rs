@@ -159,6 +159,7 @@ impl Operations {
             Request::Follow { .. } | Request::Watch { .. } => {
                 Err(Failure::new(Kind::Unreachable, "no host is running, so nothing changes"))
             }
+            Request::Tool(_) => Err(Failure::new(Kind::Unreachable, "tools are for a host that stays")),
             Request::Stop { sessions, now } => self.stop(&sessions, now).await,
             Request::Kill { sessions } => self.kill(&sessions).await,
             Request::KillAll { principal } => self.kill_all(principal.as_deref()).await,

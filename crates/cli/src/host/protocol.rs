@@ -5,6 +5,10 @@
 
 use camino::Utf8PathBuf;
 use jiff::{SignedDuration, Timestamp};
+use mcp_tools::context::Context as ToolContext;
+use mcp_tools::desk::Answer as ToolAnswer;
+use mcp_tools::refused::Refused;
+use mcp_tools::tools::Call;
 use serde::{Deserialize, Serialize};
 use session_api::tokens::TokenCreated;
 use session_core::ids::{ApprovalId, TokenId};
@@ -24,7 +28,7 @@ pub const LINE_MAX: usize = 64 * 1024 * 1024;
 
 /// The form of what is said here. Counted up with every change after which one side would not understand the other.
 #[cfg(target_os = "linux")]
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// The first line that the host says.
 #[cfg(target_os = "linux")]
@@ -148,8 +152,19 @@ pub enum Request {
         /// Which one.
         runner: RunnerId,
     },
+    /// Have a tool of the scribe do something.
+    Tool(Box<ToolWire>),
     /// Say what was recovered when the host started.
     Recovered,
+}
+
+/// A call of a tool of the scribe.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolWire {
+    /// What the caller said of itself.
+    pub context: ToolContext,
+    /// What it asks for.
+    pub call: Call,
 }
 
 /// A token to issue.
@@ -253,6 +268,10 @@ pub enum Reply {
     LegacyImported(Vec<LegacySession>),
     /// The live sessions that were bound to the runner or have their files there.
     Forgotten(Vec<SessionId>),
+    /// What a tool answered.
+    Answered(ToolAnswer),
+    /// A tool did nothing.
+    Refused(Refused),
     /// What the host found when it started.
     Recovered(Vec<Recovered>),
     /// It was not done.
@@ -283,6 +302,8 @@ impl Reply {
             | Self::Issued(_)
             | Self::LegacyImported(_)
             | Self::Forgotten(_)
+            | Self::Answered(_)
+            | Self::Refused(_)
             | Self::Recovered(_) => Self::unexpected(),
         }
     }

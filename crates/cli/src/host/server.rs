@@ -25,6 +25,7 @@ use super::operations::{Operations, on_host_loss};
 use super::protocol::{Greeting, LINE_MAX, PROTOCOL, Reply, Request};
 use super::socket;
 use super::tending::tend;
+use super::tools::Tools;
 use crate::context::Context;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::waiting::{EndSignals, until};
@@ -86,13 +87,7 @@ pub async fn serve(
     up()?;
     api.iter().for_each(Api::announce);
     drop(turn);
-    let greeting = Greeting {
-        roomette: env!("CARGO_PKG_VERSION").into(),
-        protocol: PROTOCOL,
-        pid: std::process::id(),
-        store: context.store_url()?.to_string(),
-        fleet: operations.place() == Place::Anywhere,
-    };
+    let greeting = greeting(context, &operations)?;
     let stop = CancellationToken::new();
     let (coordinator, profile) = (operations.coordinator().clone(), operations.profile().clone());
     let door = Arc::clone(operations.resumer()) as Arc<dyn Door>;
@@ -101,14 +96,16 @@ pub async fn serve(
     let runner = bridge.iter().fold(runner, |runner, bridge| runner.handing_out_to(bridge.pipes()));
     let progress = runner.progress();
     operations.attach(runner.direct_orders());
+    let operations = Arc::new(operations);
+    let tools = Tools::new(&operations, stop.child_token())?;
     let mut running = JoinSet::new();
     running.spawn(runner.run(recovery, stop.child_token()));
-    let operations = Arc::new(operations);
     let sweepers = sweepers(&operations, instance, &stop);
-    let mut host = Host { context, operations, greeting, progress, stop, stay };
+    let mut host = Host { context, operations, tools, greeting, progress, stop, stay };
     let mut serving = JoinSet::new();
     if let Some(api) = api {
-        serving.spawn(api.serve(Arc::clone(&host.operations), host.stop.child_token()));
+        let operations = Arc::clone(&host.operations);
+        serving.spawn(api.serve(operations, host.tools.clone(), host.stop.child_token()));
     }
     let mut connections = JoinSet::new();
     let bridge = bridge.map(|bridge| bridge.start(&host.operations));
@@ -130,11 +127,23 @@ pub async fn serve(
     for mut tasks in [connections, serving, running, sweepers] {
         while tasks.join_next().await.is_some() {}
     }
+    drop(host.tools);
     if let Some(operations) = Arc::into_inner(host.operations) {
         operations.close().await;
     }
     drop(lock);
     ended
+}
+
+/// The first line that whoever connects hears.
+fn greeting(context: &Context, operations: &Operations) -> Outcome<Greeting> {
+    Ok(Greeting {
+        roomette: env!("CARGO_PKG_VERSION").into(),
+        protocol: PROTOCOL,
+        pid: std::process::id(),
+        store: context.store_url()?.to_string(),
+        fleet: operations.place() == Place::Anywhere,
+    })
 }
 
 /// What a host has before anything runs.
@@ -193,6 +202,7 @@ fn sweepers(operations: &Arc<Operations>, instance: Epoch, stop: &CancellationTo
 struct Host<'c> {
     context: &'c Context,
     operations: Arc<Operations>,
+    tools: Tools,
     greeting: Greeting,
     progress: Progress,
     stop: CancellationToken,
@@ -269,7 +279,7 @@ impl Host<'_> {
             progress: self.progress.clone(),
             stop: self.stop.clone(),
         };
-        let operations = Arc::clone(&self.operations);
+        let (operations, tools) = (Arc::clone(&self.operations), self.tools.clone());
         let greeting = self.greeting.clone();
         async move {
             if let Err(error) = socket::check_peer(&stream) {
@@ -283,7 +293,7 @@ impl Host<'_> {
                 tokio::time::sleep(DRAIN_BOUND).await;
             };
             tokio::select! {
-                () = converse(&operations, &sources, &mut lines, &greeting) => {}
+                () = converse(&operations, &tools, &sources, &mut lines, &greeting) => {}
                 () = left => {}
             }
         }
@@ -300,7 +310,13 @@ async fn sweep_records(operations: Arc<Operations>) {
 }
 
 /// Answers one command until it is gone or the host leaves.
-async fn converse(operations: &Operations, sources: &Sources, lines: &mut Lines, greeting: &Greeting) {
+async fn converse(
+    operations: &Operations,
+    tools: &Tools,
+    sources: &Sources,
+    lines: &mut Lines,
+    greeting: &Greeting,
+) {
     if lines.write(greeting).await.is_err() {
         return;
     }
@@ -319,6 +335,7 @@ async fn converse(operations: &Operations, sources: &Sources, lines: &mut Lines,
                 Ok(()) => continue,
                 Err(failure) => Reply::Failed(failure),
             },
+            Ok(Some(Request::Tool(call))) => tools.answer(*call).await,
             Ok(Some(request)) => operations.handle(request).await.unwrap_or_else(Reply::Failed),
             Err(error) => {
                 let failure = Failure::caused(Kind::Usage, "the request is not valid", &error);

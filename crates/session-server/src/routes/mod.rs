@@ -1,5 +1,6 @@
 //! The routes: each reads its request, asks the coordinator or the store, and answers with a type of the wire.
 
+mod acting;
 mod approvals;
 mod bind;
 mod events;
@@ -11,16 +12,22 @@ mod runners;
 mod runs;
 mod sessions;
 mod tokens;
+mod tools;
+
+use std::convert::Infallible;
 
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, Request};
+use axum::extract::{DefaultBodyLimit, Request, State as Extract};
 use axum::http::StatusCode;
-use axum::middleware;
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
 use session_api::Code;
 use session_core::{ManagedSession, SessionId};
+use tower::Service;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+pub use self::acting::Acting;
 use crate::auth::Caller;
 use crate::guard;
 use crate::problem::Refusal;
@@ -28,8 +35,38 @@ use crate::state::State;
 
 /// The whole API.
 pub fn router(state: State) -> Router {
+    around(Router::new(), state)
+}
+
+/// The same with a service for agents at [`paths::SCRIBE`](session_api::paths::SCRIBE): each of its requests was let in as one
+/// of the API, and has the [`Bearer`](session_core::token::Bearer) whose it is among the extensions of its head.
+pub fn router_with<S>(state: State, scribe: S) -> Router
+where
+    S: Service<Request, Error = Infallible> + Clone + Send + Sync + 'static,
+    S::Response: IntoResponse,
+    S::Future: Send + 'static,
+{
+    let beside = Router::new()
+        .route_service(session_api::paths::SCRIBE, scribe)
+        .route_layer(middleware::from_fn_with_state(state.clone(), known));
+    around(beside, state)
+}
+
+/// Lets a request for a service beside the routes in, as somebody.
+async fn known(
+    Extract(_): Extract<State>,
+    caller: Caller,
+    mut request: Request,
+    next: Next,
+) -> Result<Response, Refusal> {
+    request.extensions_mut().insert(caller.bearer()?);
+    Ok(next.run(request).await)
+}
+
+fn around(beside: Router<State>, state: State) -> Router {
     let (router, _) = described().split_for_parts();
     router
+        .merge(beside)
         .route(session_api::paths::HEALTHZ, axum::routing::get(health::healthz))
         .route(session_api::paths::READYZ, axum::routing::get(health::readyz))
         .route(session_api::paths::METRICS, axum::routing::get(health::metrics))
@@ -82,6 +119,7 @@ pub(crate) fn described() -> OpenApiRouter<State> {
         .routes(routes!(runner_reports::session))
         .routes(routes!(tokens::create, tokens::list))
         .routes(routes!(tokens::revoke))
+        .routes(routes!(tools::call))
 }
 
 async fn no_such_path(request: Request) -> Refusal {

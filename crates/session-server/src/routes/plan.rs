@@ -177,6 +177,16 @@ async fn resume(state: &State, caller: &Caller, request: CreateRun) -> Result<Su
     let id: SessionId = field("session_id", id)?;
     of_new_sessions_only(&request)?;
     let session = visible(state, caller, id).await?;
+    further(state, session, &request).await
+}
+
+/// A further run of this session, which is the caller's to work in.
+pub(super) async fn further(
+    state: &State,
+    session: ManagedSession,
+    request: &CreateRun,
+) -> Result<Submission, Refusal> {
+    let id = session.id;
     let last = state.coordinator().store().runs(id, 1).await?.pop();
     let executor = match (request.executor.as_deref(), &session.binding, &last) {
         (Some(executor), _, _) => field("executor", executor)?,
@@ -184,9 +194,9 @@ async fn resume(state: &State, caller: &Caller, request: CreateRun) -> Result<Su
         (None, None, Some(run)) => run.affinity.executor.clone(),
         (None, None, None) => ExecutorType::command(),
     };
-    let spec = again(state, last, &executor, &request)?;
+    let spec = again(state, last, &executor, request)?;
     let place = state.host().place();
-    submitted(session.principal, place, &request, TaskSession::Existing(id), executor, spec)
+    submitted(session.principal, place, request, TaskSession::Existing(id), executor, spec)
 }
 
 /// What is not given is as in the session's last run. What another executor was given means nothing to this one.

@@ -59,15 +59,28 @@ async fn recalled(
 
 /// By what this call is known if it is repeated.
 fn once(caller: &Caller, headers: &HeaderMap, request: &CreateRun) -> Result<Option<Idempotency>, Refusal> {
-    let Some(mut key) = call(headers)? else { return Ok(None) };
+    let Some(key) = call(headers)? else { return Ok(None) };
+    let session = match caller {
+        Caller::Principal(_) => None,
+        Caller::Run(executing) => Some(executing.token.session),
+    };
+    once_under(caller, key, session, request).map(Some)
+}
+
+/// By what a call under this key is known. What acts in a session knows nothing of the calls in others.
+pub(super) fn once_under(
+    caller: &Caller,
+    mut key: IdempotencyKey,
+    session: Option<SessionId>,
+    request: &CreateRun,
+) -> Result<Idempotency, Refusal> {
     let mut canonical = serde_json::to_vec(request).map_err(|error| internal(&error))?;
-    if let Caller::Run(executing) = caller {
+    if let Some(session) = session {
         // Runs of one owner know nothing of each other, and may call their steps alike.
-        let session = executing.token.session;
         canonical.extend_from_slice(session.to_string().as_bytes());
         key = of_session(session, &key)?;
     }
-    Ok(Some(Idempotency { principal: caller.principal().clone(), key, digest: Digest::of(canonical) }))
+    Ok(Idempotency { principal: caller.principal().clone(), key, digest: Digest::of(canonical) })
 }
 
 /// The caller's name for this call.

@@ -168,12 +168,18 @@ pub(super) async fn result(
     caller: Caller,
     PathId(id): PathId<SessionId>,
 ) -> Result<Json<ResultView>, Refusal> {
-    let summary = summary(&state, seen(&state, &caller, id).await?).await?;
-    let run = summary.last_run.ok_or_else(|| Refusal::unknown("run in session", id))?;
+    let session = seen(&state, &caller, id).await?;
+    let found = result_of(&state, session.id).await?;
+    found.map(Json).ok_or_else(|| Refusal::unknown("run in session", id))
+}
+
+/// What the last run of a session came to; `None` where it never ran.
+pub(super) async fn result_of(state: &State, id: SessionId) -> Result<Option<ResultView>, Refusal> {
+    let Some(run) = state.coordinator().store().runs(id, 1).await?.pop() else { return Ok(None) };
     let over = run.state.phase().is_ended();
-    let Found { result, last } = if over { outcome(&state, &run).await? } else { Found::default() };
+    let Found { result, last } = if over { outcome(state, &run).await? } else { Found::default() };
     let text_cut = last.is_cut();
-    Ok(Json(ResultView {
+    Ok(Some(ResultView {
         session_id: id.to_string(),
         over,
         run: RunView::from(&run),

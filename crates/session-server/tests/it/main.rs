@@ -16,4 +16,5 @@ mod sessions;
 mod sockets;
 mod streams;
 mod tokens;
+mod tools;
 mod world;

@@ -14,7 +14,7 @@ use session_core::names::ExecutorType;
 use session_core::ports::{ClaimedRun, RunProgress};
 use session_core::run::Ending;
 use session_core::testing::{self, ManualClock, MemoryStore};
-use session_core::token::{NewToken, RunToken, Secret, SigningKey, Subject, Verbs};
+use session_core::token::{Bearer, NewToken, RunToken, Secret, SigningKey, Subject, Verbs};
 use session_core::{Env, RunnerId, SandboxSpec, Store};
 use session_manager::{Coordinator, DispatchOptions};
 use session_server::state::{Access, Apart, Limits, State};
@@ -28,6 +28,7 @@ pub(crate) struct World {
     pub(crate) coordinator: Coordinator,
     pub(crate) router: Router,
     pub(crate) drain: CancellationToken,
+    pub(crate) state: State,
 }
 
 /// An answer.
@@ -80,7 +81,8 @@ impl World {
         let access = Access { without_token: None, hosts };
         let drain = CancellationToken::new();
         let state = State::new(coordinator.clone(), Arc::new(host), access, limits, drain.clone());
-        Self { env, clock, coordinator, router: session_server::router(state), drain }
+        let router = session_server::router_with(state.clone(), tower::service_fn(whose));
+        Self { env, clock, coordinator, router, drain, state }
     }
 
     /// A token of this principal with these verbs.
@@ -179,6 +181,15 @@ impl World {
         }
         self.coordinator.finish(fence, Ending::completed(None), None).await.unwrap();
     }
+}
+
+/// A service beside the routes: tells whose a request is.
+async fn whose(request: Request<Body>) -> Result<String, std::convert::Infallible> {
+    Ok(match request.extensions().get::<Bearer>() {
+        Some(Bearer::Owner { principal, verbs }) => format!("of {principal} for {verbs}"),
+        Some(Bearer::Run(token)) => format!("of {}", token.run),
+        None => "of nobody".into(),
+    })
 }
 
 /// A request, with a token where there is one.

@@ -1,7 +1,7 @@
 //! The host's HTTP API: where it listens, whom it lets in, and how it ends.
 
 mod address;
-mod port;
+pub(super) mod port;
 pub(super) mod token_file;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -16,6 +16,7 @@ use self::address::ListenAt;
 use self::port::Port;
 use super::operations::Operations;
 use super::socket;
+use super::tools::Tools;
 use crate::context::Context;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::output;
@@ -123,13 +124,15 @@ impl Api {
     }
 
     /// Answers until `drain` fires and what is being answered has come to its end.
-    pub(super) async fn serve(self, operations: Arc<Operations>, drain: CancellationToken) {
+    pub(super) async fn serve(self, operations: Arc<Operations>, tools: Tools, drain: CancellationToken) {
         let Self { listening, access, limits, path, closed: _ } = self;
         let coordinator = operations.coordinator().clone();
-        let state = State::new(coordinator, Arc::new(Port::new(operations)), access, limits, drain.clone());
+        let scribe = tools.service(drain.clone());
+        let port = Arc::new(Port::new(&operations, Some(tools)));
+        let state = State::new(coordinator, port, access, limits, drain.clone());
         // As many streams as there may be, and requests beside them.
         let bounds = Bounds { connections: limits.readers + limits.requests, ..Bounds::default() };
-        serve::serve(listening, session_server::router(state), bounds, drain).await;
+        serve::serve(listening, session_server::router_with(state, scribe), bounds, drain).await;
         if let Some(path) = path
             && let Err(error) = std::fs::remove_file(&path)
         {

@@ -1,15 +1,17 @@
 //! What the API asks of the process around it: this host's settings and its operations.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use async_trait::async_trait;
 use camino::Utf8PathBuf;
 use session_api::sandbox::SandboxRequest;
+use session_api::tools::{ToolAnswer, ToolCall};
 use session_core::affinity::Place;
 use session_core::budget::Budget;
 use session_core::error::StoreResult;
 use session_core::sandbox::SandboxLevel;
-use session_core::{SessionId, WorkspaceKind};
+use session_core::token::Bearer;
+use session_core::{SessionId, StoreError, WorkspaceKind};
 use session_runner::scope::{InPlace, ScopeError};
 use session_runner::workspace::environment::check_variable;
 use session_server::state::{Host, Settled, Unsettled, Wanted};
@@ -20,23 +22,28 @@ use crate::failure::Failure;
 use crate::host::operations::Operations;
 use crate::host::protocol::{Inherited, SandboxWire};
 use crate::host::scope;
+use crate::host::tools::Tools;
 
 /// This host, as the API asks it.
 #[derive(Debug)]
-pub(super) struct Port {
-    operations: Arc<Operations>,
+pub(in crate::host) struct Port {
+    /// It ends before whoever may still ask.
+    operations: Weak<Operations>,
+    /// The scribe, but for itself.
+    tools: Option<Tools>,
 }
 
 impl Port {
-    pub(super) fn new(operations: Arc<Operations>) -> Self {
-        Self { operations }
+    pub(in crate::host) fn new(operations: &Arc<Operations>, tools: Option<Tools>) -> Self {
+        Self { operations: Arc::downgrade(operations), tools }
     }
 }
 
 #[async_trait]
 impl Host for Port {
     async fn settle(&self, wanted: Wanted<'_>) -> Result<Settled, Unsettled> {
-        let context = self.operations.context();
+        let operations = self.operations.upgrade().ok_or_else(leaving)?;
+        let context = operations.context();
         let wire = wire(wanted.sandbox)?;
         let own = context.principal().is_ok_and(|own| own == *wanted.principal);
         // A `PATH` that somebody else names opens none of this user's directories.
@@ -51,11 +58,11 @@ impl Host for Port {
             let own = context.host_environment().pairs().to_vec();
             (Inherited { own, named: Vec::new() }, [].as_slice())
         };
-        let settling = wanted.found.map_or_else(|| self.operations.settling(), scope::Settling::of);
+        let settling = wanted.found.map_or_else(|| operations.settling(), scope::Settling::of);
         let base_env = base_env.given(settling == scope::Settling::AtRunner);
         let in_place = if wanted.kind == WorkspaceKind::InPlace { InPlace::Yes } else { InPlace::No };
         let project = wanted.project.map(|project| (Utf8PathBuf::from(project), in_place));
-        let settled = self.operations.settle(settling, wanted.parent, &wire, project, base_env, named);
+        let settled = operations.settle(settling, wanted.parent, &wire, project, base_env, named);
         let scope::Settled { sandbox, base_env } = settled.map_err(|error| unsettled(&error))?;
         Ok(Settled { sandbox, base_env })
     }
@@ -67,7 +74,8 @@ impl Host for Port {
     }
 
     fn budget(&self) -> Budget {
-        let limits = &self.operations.config().limits;
+        let Some(operations) = self.operations.upgrade() else { return Budget::default() };
+        let limits = &operations.config().limits;
         Budget {
             tokens_max: limits.tokens,
             tool_calls_max: limits.tool_calls,
@@ -77,12 +85,26 @@ impl Host for Port {
     }
 
     fn place(&self) -> Place {
-        self.operations.place()
+        self.operations.upgrade().map_or(Place::Anywhere, |operations| operations.place())
     }
 
     async fn terminate(&self, session: SessionId) -> StoreResult<()> {
-        self.operations.end_for_good(session).await
+        match self.operations.upgrade() {
+            Some(operations) => operations.end_for_good(session).await,
+            None => Err(StoreError::Unavailable(leaving().reason.into())),
+        }
     }
+
+    async fn tool(&self, bearer: Bearer, name: &str, call: ToolCall) -> ToolAnswer {
+        match &self.tools {
+            Some(tools) => tools.over_http(bearer, name, call).await,
+            None => ToolAnswer::refused("unavailable", "there is no scribe here"),
+        }
+    }
+}
+
+fn leaving() -> Unsettled {
+    Unsettled { field: "request".into(), reason: "the host is leaving: ask again".into() }
 }
 
 /// Others than the user whose host this is get a sandbox, and of this user's files what `sandbox.roots` names: without it
