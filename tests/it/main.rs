@@ -28,5 +28,7 @@ mod run;
 #[cfg(test)]
 mod sandbox;
 #[cfg(test)]
+mod scribe;
+#[cfg(test)]
 mod storm;
 mod tidy;

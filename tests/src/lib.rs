@@ -12,6 +12,7 @@ pub mod http;
 pub mod model;
 pub mod peers;
 pub mod program;
+pub mod scribe;
 pub mod script;
 pub mod trials;
 

@@ -12,7 +12,8 @@ pub enum Step {
     Half(String),
     /// `think TEXT`: thinks it aloud.
     Think(String),
-    /// `tool COMMAND`: runs it with a shell, by the tool that the agent has for that.
+    /// `tool COMMAND`: runs it with a shell, by the tool that the agent has for that. `tool mcp NAME JSON`: calls that tool of
+    /// an MCP server.
     Tool(String),
     /// `recall`: says all that it was told before, in this conversation.
     Recall,

@@ -28,7 +28,22 @@ pub(super) fn messages(body: &Value, exchange: Exchange) -> io::Result<()> {
         let error = json!({ "type": "invalid_request_error", "message": message });
         return exchange.json(400, &json!({ "type": "error", "error": error }));
     }
-    stream(&reply, tool.as_deref().unwrap_or_default(), &body["model"], exchange)
+    let wanted = reply.command.as_deref().and_then(super::of_server);
+    let of_server =
+        wanted.and_then(|(name, given)| Some((offered(body, name)?, serde_json::from_str(given).ok()?)));
+    let shell = |command: &String| {
+        (tool.unwrap_or_default(), json!({ "command": command, "description": "what the script says" }))
+    };
+    let call = of_server.or_else(|| reply.command.as_ref().map(shell));
+    stream(&reply, call, &body["model"], exchange)
+}
+
+/// What the agent calls this tool of a server.
+fn offered(body: &Value, name: &str) -> Option<String> {
+    let mut names = body["tools"].as_array()?.iter().filter_map(|tool| tool["name"].as_str());
+    names
+        .find(|offered| offered.strip_suffix(name).is_some_and(|rest| rest.ends_with("__")))
+        .map(str::to_owned)
 }
 
 /// The tool that runs commands, if it is offered.
@@ -66,7 +81,12 @@ fn user(text: &str) -> Option<Told> {
     (!is_agents).then(|| Told::User(text.into()))
 }
 
-fn stream(reply: &Reply, tool: &str, model: &Value, mut exchange: Exchange) -> io::Result<()> {
+fn stream(
+    reply: &Reply,
+    call: Option<(String, Value)>,
+    model: &Value,
+    mut exchange: Exchange,
+) -> io::Result<()> {
     exchange.stream()?;
     // The agent takes two answers of one id for pieces of one.
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -105,8 +125,8 @@ fn stream(reply: &Reply, tool: &str, model: &Value, mut exchange: Exchange) -> i
         };
         block(&mut exchange, begin, &deltas, reply.completes(number))?;
     }
-    if let Some(command) = &reply.command {
-        let input = json!({ "command": command, "description": "what the script says" }).to_string();
+    if let Some((tool, input)) = call {
+        let input = input.to_string();
         let begin =
             json!({ "type": "tool_use", "id": format!("toolu_{number:016}"), "name": tool, "input": {} });
         block(&mut exchange, begin, &[json!({ "type": "input_json_delta", "partial_json": input })], true)?;

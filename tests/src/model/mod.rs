@@ -66,6 +66,11 @@ impl Drop for Model {
     }
 }
 
+/// A call of an MCP server's tool: its name there, and what it is given.
+fn of_server(command: &str) -> Option<(&str, &str)> {
+    command.strip_prefix("mcp ")?.split_once(' ')
+}
+
 /// One request. What is wrong with it is the agent's affair: it sees a connection that ends.
 fn answer(stream: TcpStream) {
     let Ok(Some((request, exchange))) = Exchange::read(stream) else { return };

@@ -34,7 +34,9 @@ fn told(body: &Value) -> Vec<Told> {
 fn item(item: &Value) -> Vec<Told> {
     if item["type"] == "function_call_output" {
         // Whether it went wrong stands in its words alone.
-        return vec![Told::Tool(item["output"].as_str().unwrap_or_default().into(), false)];
+        let output = &item["output"];
+        let text = output.as_str().or_else(|| output[0]["text"].as_str()).unwrap_or_default();
+        return vec![Told::Tool(text.into(), false)];
     }
     if item["role"] != "user" {
         return Vec::new();
@@ -49,6 +51,9 @@ fn item(item: &Value) -> Vec<Told> {
 /// The call of the tool that runs commands.
 fn call(command: &str, body: &Value, number: u64) -> Value {
     let tools = body["tools"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if let Some((name, given)) = super::of_server(command) {
+        return of_server(tools, name, given, number);
+    }
     let offered = |name: &&&str| tools.iter().any(|tool| tool["name"] == **name);
     let name = SHELLS.iter().find(offered).copied().unwrap_or_default();
     let arguments = match name {
@@ -60,6 +65,24 @@ fn call(command: &str, body: &Value, number: u64) -> Value {
         "type": "function_call", "id": format!("fc_{number}"), "call_id": format!("call_{number}"), "name": name,
         "arguments": arguments.to_string(), "status": "completed",
     })
+}
+
+/// The call of a server's tool, which stands by itself or in the namespace of its server.
+fn of_server(tools: &[Value], name: &str, given: &str, number: u64) -> Value {
+    let mut call = json!({
+        "type": "function_call", "id": format!("fc_{number}"), "call_id": format!("call_{number}"), "name": name,
+        "arguments": given, "status": "completed",
+    });
+    for tool in tools {
+        let own = tool["name"].as_str().unwrap_or_default();
+        let inner = tool["tools"].as_array().map(Vec::as_slice).unwrap_or_default();
+        if inner.iter().any(|tool| tool["name"] == name) {
+            call["namespace"] = json!(own);
+        } else if own.strip_suffix(name).is_some_and(|rest| rest.ends_with("__")) {
+            call["name"] = json!(own);
+        }
+    }
+    call
 }
 
 fn stream(reply: &Reply, body: &Value, mut exchange: Exchange) -> io::Result<()> {
