@@ -89,7 +89,7 @@ const EDGES: &[Row] = &[
     Row {
         name: "mcp-tools",
         ours: "session-core session-manager",
-        outside: "async-trait camino http jiff rmcp schemars serde serde_json thiserror tokio tokio-util tracing",
+        outside: "async-trait base64 camino http jiff rmcp schemars serde serde_json thiserror tokio tokio-util tracing",
         dev: "session-core tempfile tokio",
         build: "",
     },

@@ -182,11 +182,8 @@ fn parse(session: SessionId, line: &str) -> Result<Event, String> {
         (None, None) => None,
         (Some(_), None) | (None, Some(_)) => return Err("producer and producer_seq belong together".into()),
     };
-    let body = NewEvent {
-        run: line.run,
-        kind: line.kind.parse().map_err(|error: session_core::names::NameError| error.to_string())?,
-        payload: Payload::parse(line.payload.get()).map_err(|error| error.to_string())?,
-        origin,
-    };
+    let kind = line.kind.parse().map_err(|error: session_core::names::NameError| error.to_string())?;
+    let payload = Payload::of(&kind, line.payload.get()).map_err(|error| error.to_string())?;
+    let body = NewEvent { run: line.run, kind, payload, origin };
     Ok(Event { session, seq: Seq(line.seq), at: line.at, body })
 }

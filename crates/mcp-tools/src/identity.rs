@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use session_core::digest::Digest;
 use session_core::identity::{AgentContext, RepoRoot, Scope, SessionIdentity};
 use session_core::names::{AgentKey, ExecutionId, MachineNamespace, Principal};
+use session_core::session::Validity;
 
 use crate::context::{Context, Part, Provenance};
 use crate::refused::{Code, Refused};
@@ -27,6 +28,14 @@ pub struct Rules {
     pub ttl: SignedDuration,
     /// For how long after its creation it may stay valid at the most.
     pub lifetime: Option<SignedDuration>,
+}
+
+impl Rules {
+    /// How long an identity stays valid.
+    #[must_use]
+    pub fn validity(&self) -> Validity {
+        Validity { ttl: self.ttl, lifetime: self.lifetime }
+    }
 }
 
 /// The execution of a caller that names none: one that stands for as long as its identity is used.
@@ -137,7 +146,23 @@ fn repo_root(said: Option<&Part>) -> Result<(RepoRoot, Part), Refused> {
 }
 
 /// Refuses what is no path of a directory as it stands in a record: from the root, without detours.
-pub fn checked(path: &str) -> Result<(), Refused> {
+fn checked(path: &str) -> Result<(), Refused> {
+    whole(path)?;
+    if has_detour(path) {
+        return Err(Refused::argument("repo_root", "a path has no `..`"));
+    }
+    Ok(())
+}
+
+/// Whether a path goes back somewhere on its way: where it leads only the file system knows.
+#[must_use]
+pub fn has_detour(path: &str) -> bool {
+    let detour = |component| matches!(component, Utf8Component::ParentDir | Utf8Component::CurDir);
+    Utf8Path::new(path).components().any(detour)
+}
+
+/// Refuses what cannot be the path of a directory: before it is looked for.
+pub fn whole(path: &str) -> Result<(), Refused> {
     let wrong = |reason: &str| Err(Refused::argument("repo_root", reason));
     if path.len() > PATH_MAX {
         return wrong(&format!("{} bytes are too many for a path", path.len()));
@@ -147,10 +172,6 @@ pub fn checked(path: &str) -> Result<(), Refused> {
     }
     if !Utf8Path::new(path).is_absolute() {
         return wrong("give the whole path, from the root");
-    }
-    let detour = |component| matches!(component, Utf8Component::ParentDir | Utf8Component::CurDir);
-    if Utf8Path::new(path).components().any(detour) {
-        return wrong("a path has no `..`");
     }
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! The desk over the ports: it finds the caller's session, once for every call, and does there what is asked for.
+//! The desk over the ports: it finds the caller's session, once for every call, and does there what is asked for. Who has
+//! something to keep there gets one where there is none; who only looks does not.
 
 mod notes;
 mod sessions;
@@ -12,7 +13,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 use session_core::event::Payload;
-use session_core::session::{NewSession, OpenSession, Opened};
+use session_core::session::{NewSession, OpenSession, Opened, Validity};
 use session_core::state::Trigger;
 use session_core::token::{Bearer, RunToken, Verb, Verbs};
 use session_core::{ManagedSession, SessionId, Store, StoreError, WorkspaceKind};
@@ -22,7 +23,7 @@ use crate::context::{Context, Part, Provenance};
 use crate::desk::{Answer, Desk};
 use crate::identity::{Known, Rules, known};
 use crate::refused::{Code, Refused};
-use crate::tools::{Call, ListArguments, SessionList, WhoAmI};
+use crate::tools::{Call, ListArguments, WhoAmI};
 use crate::work::Work;
 
 /// The desk over a store. Clones share everything; it remembers nothing.
@@ -39,20 +40,21 @@ impl std::fmt::Debug for OwnDesk {
     }
 }
 
-/// A caller whose session is found.
+/// Who calls.
 #[derive(Debug, Clone)]
-struct Found {
-    session: SessionId,
-    how: How,
+enum Who {
+    /// By what it said of itself.
+    Identity(Box<Known>),
+    /// By the token of a run.
+    Run(RunToken),
 }
 
-/// How it was found.
-#[derive(Debug, Clone)]
-enum How {
-    /// By who the caller is.
-    Identity(Box<(Known, Opened)>),
-    /// By the token of a run.
-    Token(RunToken),
+/// A caller's own session.
+#[derive(Debug, Clone, Copy)]
+struct Own {
+    session: SessionId,
+    /// How its identity led there; `None` of a run.
+    opened: Option<Opened>,
 }
 
 #[async_trait]
@@ -60,57 +62,54 @@ impl Desk for OwnDesk {
     async fn call(&self, bearer: Bearer, context: Context, call: Call) -> Result<Answer, Refused> {
         call.check()?;
         may(&bearer, verb(&call))?;
-        if matches!(call, Call::ListResources(_)) {
-            // Clients ask for it unbidden: nothing is made for that.
-            return object(&self.resources(&bearer, &context).await?);
-        }
-        let found = self.find(&bearer, &context).await?;
+        let who = self.who(&bearer, &context).await?;
         match call {
-            Call::SetProject(arguments) => {
-                object(&self.set_project(&bearer, &context, found, &arguments).await?)
+            Call::SetProject(arguments) => object(&self.set_project(&bearer, &who, &arguments).await?),
+            Call::AppendEntry(arguments) => object(&self.append(&bearer, &who, &context, &arguments).await?),
+            Call::StartSession(arguments) => object(&self.start(&bearer, &who, &context, arguments).await?),
+            Call::GetProject(_) => object(&self.project(self.led_to(&who).await?).await?),
+            Call::ReadRecent(arguments) => object(&self.recent(self.led_to(&who).await?, &arguments).await?),
+            Call::Whoami(_) => object(&self.whoami(&bearer, &who).await?),
+            Call::ListSessions(arguments) => {
+                object(&self.list(&bearer, self.led_to(&who).await?, &arguments).await?)
             }
-            Call::GetProject(_) => object(&self.project(found.session).await?),
-            Call::AppendEntry(arguments) => object(&self.append(&bearer, &context, found, &arguments).await?),
-            Call::ReadRecent(arguments) => object(&self.recent(found.session, &arguments).await?),
-            Call::Whoami(_) => object(&self.whoami(&bearer, &found).await?),
-            Call::ListSessions(arguments) => object(&self.list(&bearer, found.session, &arguments).await?),
+            Call::ListResources(_) => {
+                // Clients ask for it unbidden: that is no use.
+                let own = self.look(&who, None).await?.map(|own| own.session);
+                object(&self.list(&bearer, own, &ListArguments::default()).await?)
+            }
             Call::SessionStatus(arguments) => {
-                let session =
-                    self.seen(&bearer, &found, arguments.session()?.unwrap_or(found.session)).await?;
-                object(&self.status(&found, session).await?)
+                let own = self.led_to(&who).await?;
+                let session = self.seen(&bearer, own, named(arguments.session()?.or(own))?).await?;
+                object(&self.status(own, session).await?)
             }
-            Call::StartSession(arguments) => object(&self.start(&bearer, &found, &context, arguments).await?),
-            Call::Send(arguments) => object(&self.send(&bearer, &found, &context, arguments).await?),
+            Call::Send(arguments) => object(&self.send(&bearer, &who, &context, arguments).await?),
             Call::GetResult(arguments) => {
-                let session = self.seen(&bearer, &found, arguments.session()?).await?;
+                let session = self.seen(&bearer, self.led_to(&who).await?, arguments.session()?).await?;
                 object(&self.result(&session).await?)
             }
-            Call::StopSession(arguments) => object(&self.stop(&bearer, &found, &arguments).await?),
+            Call::StopSession(arguments) => object(&self.stop(&bearer, &who, &arguments).await?),
             Call::ReadLog(arguments) => {
-                let session = self.seen(&bearer, &found, arguments.session()?).await?;
+                let session = self.seen(&bearer, self.led_to(&who).await?, arguments.session()?).await?;
                 object(&self.log(session.id).await?)
             }
-            Call::ListResources(_) => object(&self.resources(&bearer, &context).await?),
         }
     }
 }
 
-/// What of an opaque token a call takes. To be found makes a session where there is none, so that no call only reads.
+/// What of an opaque token a call takes.
 fn verb(call: &Call) -> Verb {
     match call {
-        Call::StopSession(_) => Verb::Control,
-        Call::SetProject(_)
-        | Call::GetProject(_)
-        | Call::AppendEntry(_)
+        Call::GetProject(_)
         | Call::ReadRecent(_)
         | Call::Whoami(_)
         | Call::ListSessions(_)
         | Call::SessionStatus(_)
-        | Call::StartSession(_)
-        | Call::Send(_)
         | Call::GetResult(_)
         | Call::ReadLog(_)
-        | Call::ListResources(_) => Verb::Run,
+        | Call::ListResources(_) => Verb::Read,
+        Call::SetProject(_) | Call::AppendEntry(_) | Call::StartSession(_) | Call::Send(_) => Verb::Run,
+        Call::StopSession(_) => Verb::Control,
     }
 }
 
@@ -123,6 +122,13 @@ fn may(bearer: &Bearer, verb: Verb) -> Result<(), Refused> {
         // What a run's token is for is its own session and the children of that.
         Bearer::Owner { .. } | Bearer::Run(_) => Ok(()),
     }
+}
+
+fn named(session: Option<SessionId>) -> Result<SessionId, Refused> {
+    session.ok_or_else(|| {
+        Refused::new(Code::NotFound, "you have no session yet")
+            .hint("append_entry, set_project and start_session make it; whoami says by what it is found")
+    })
 }
 
 fn object(answer: &impl Serialize) -> Result<Answer, Refused> {
@@ -148,60 +154,69 @@ impl OwnDesk {
         self.coordinator.env().now()
     }
 
-    /// The caller's session: one read where it is known, and a write where its stamp is old.
-    async fn find(&self, bearer: &Bearer, context: &Context) -> Result<Found, Refused> {
+    /// Who calls, as far as that can be said without the store.
+    async fn who(&self, bearer: &Bearer, context: &Context) -> Result<Who, Refused> {
         match bearer {
             Bearer::Run(token) => {
                 self.of_run(token, context).await?;
-                Ok(Found { session: token.session, how: How::Token(token.clone()) })
+                Ok(Who::Run(token.clone()))
             }
             Bearer::Owner { principal, .. } => {
-                let now = self.now();
-                let known = known(context, principal, &self.rules, now)?;
-                let (sandbox, budget) = self.work.room(principal);
-                let metadata = Payload::from_value(&known.record());
-                let new = NewSession {
-                    id: self.coordinator.env().session_id(),
-                    principal: principal.clone(),
-                    key: None,
-                    label: None,
-                    agent: known.given_agent(),
-                    kind: WorkspaceKind::Scratch,
-                    project: None,
-                    sandbox,
-                    metadata,
-                    budget,
-                    parent: None,
-                };
-                let Rules { ttl, lifetime, .. } = self.rules;
-                let request = OpenSession { identity: known.identity.clone(), new, ttl, lifetime };
-                let opened = self.store().open(request, now).await?;
-                self.used(&opened, now).await?;
-                Ok(Found { session: opened.session, how: How::Identity(Box::new((known, opened))) })
+                Ok(Who::Identity(Box::new(known(context, principal, &self.rules, self.now())?)))
             }
         }
     }
 
-    /// The caller's session and those that it started, where there is one yet.
-    async fn resources(&self, bearer: &Bearer, context: &Context) -> Result<SessionList, Refused> {
-        let session = match bearer {
-            Bearer::Run(_) => Some(self.find(bearer, context).await?.session),
-            Bearer::Owner { principal, .. } => {
+    /// The caller's session, where there is one: to look makes none. One read, and a write where its stamp is old.
+    async fn led_to(&self, who: &Who) -> Result<Option<SessionId>, Refused> {
+        Ok(self.look(who, Some(self.rules.validity())).await?.map(|own| own.session))
+    }
+
+    async fn look(&self, who: &Who, used: Option<Validity>) -> Result<Option<Own>, Refused> {
+        match who {
+            Who::Run(token) => Ok(Some(Own { session: token.session, opened: None })),
+            Who::Identity(known) => {
                 let now = self.now();
-                let key = known(context, principal, &self.rules, now)?.identity.key();
-                self.store().opened(key, now).await?.map(|opened| opened.session)
+                let Some(opened) = self.store().opened(known.identity.key(), used, now).await? else {
+                    return Ok(None);
+                };
+                self.used(&opened, now).await?;
+                Ok(Some(Own { session: opened.session, opened: Some(opened) }))
             }
-        };
-        match session {
-            Some(session) => self.list(bearer, session, &ListArguments::default()).await,
-            None => Ok(SessionList { sessions: Vec::new(), next: None }),
         }
+    }
+
+    /// The caller's session, made where there is none: for who has something to keep there.
+    async fn open(&self, bearer: &Bearer, who: &Who) -> Result<SessionId, Refused> {
+        let known = match who {
+            Who::Run(token) => return Ok(token.session),
+            Who::Identity(known) => known,
+        };
+        let (now, principal) = (self.now(), bearer.principal());
+        let (sandbox, budget) = self.work.room(principal);
+        let new = NewSession {
+            id: self.coordinator.env().session_id(),
+            principal: principal.clone(),
+            key: None,
+            label: None,
+            agent: known.given_agent(),
+            kind: WorkspaceKind::Scratch,
+            project: None,
+            sandbox,
+            metadata: Payload::from_value(&known.record()),
+            budget,
+            parent: None,
+        };
+        let Validity { ttl, lifetime } = self.rules.validity();
+        let request = OpenSession { identity: known.identity.clone(), new, ttl, lifetime };
+        let opened = self.store().open(request, now).await?;
+        self.used(&opened, now).await?;
+        Ok(opened.session)
     }
 
     /// To be found is use: where the stamp was written, the session is active.
     async fn used(&self, opened: &Opened, now: Timestamp) -> Result<(), Refused> {
-        let stamped = now.saturating_add(self.rules.ttl).is_ok_and(|end| opened.expires_at >= end);
-        if opened.created || !stamped {
+        if opened.created || !opened.stamped {
             return Ok(());
         }
         match self.store().transition(opened.session, Trigger::Activity, now).await {
@@ -247,27 +262,31 @@ impl OwnDesk {
     }
 
     /// The session, if it is the caller's own or one that it started; any other one is as if it did not exist.
-    async fn seen(&self, bearer: &Bearer, found: &Found, id: SessionId) -> Result<ManagedSession, Refused> {
+    async fn seen(
+        &self,
+        bearer: &Bearer,
+        own: Option<SessionId>,
+        id: SessionId,
+    ) -> Result<ManagedSession, Refused> {
+        let own = own.ok_or_else(|| Refused::unknown_session(id))?;
         let session = self.store().session(id).await?;
         let visible = |session: &ManagedSession| {
-            session.principal == *bearer.principal()
-                && (session.id == found.session || session.parent == Some(found.session))
+            session.principal == *bearer.principal() && (session.id == own || session.parent == Some(own))
         };
         session.filter(visible).ok_or_else(|| Refused::unknown_session(id))
     }
 
-    async fn whoami(&self, bearer: &Bearer, found: &Found) -> Result<WhoAmI, Refused> {
+    async fn whoami(&self, bearer: &Bearer, who: &Who) -> Result<WhoAmI, Refused> {
         let principal = bearer.principal().to_string();
-        let session_id = found.session.to_string();
-        match &found.how {
-            How::Identity(identity) => {
-                let (known, opened) = identity.as_ref();
+        match who {
+            Who::Identity(known) => {
+                let opened = self.look(who, Some(self.rules.validity())).await?.and_then(|own| own.opened);
                 Ok(WhoAmI {
-                    session_id,
+                    session_id: opened.map(|opened| opened.session.to_string()),
                     principal,
-                    generation: Some(opened.generation),
-                    previous: opened.previous.map(|id| id.to_string()),
-                    expires_at: Some(opened.expires_at.to_string()),
+                    generation: opened.map(|opened| opened.generation),
+                    previous: opened.and_then(|opened| opened.previous).map(|id| id.to_string()),
+                    expires_at: opened.map(|opened| opened.expires_at.to_string()),
                     agent: known.agent.clone(),
                     repo_root: Some(known.repo_root.clone()),
                     mode: Some(known.mode.clone()),
@@ -276,12 +295,12 @@ impl OwnDesk {
                     run_id: None,
                 })
             }
-            How::Token(token) => {
+            Who::Run(token) => {
                 let session = self.own_session(token.session).await?;
                 let of_token = |value: String| Part { value, from: Provenance::Token };
                 let agent = session.agent.map(|agent| of_token(agent.to_string()));
                 Ok(WhoAmI {
-                    session_id,
+                    session_id: Some(token.session.to_string()),
                     principal,
                     generation: None,
                     previous: None,

@@ -31,12 +31,16 @@ use self::front::Front;
 pub use self::front::{Here, Places};
 use crate::context::{Context, Layer};
 use crate::desk::{Answer, Desk};
-use crate::identity::checked;
+use crate::identity::whole;
 use crate::refused::{Code, Refused};
 use crate::tools::{Call, TOOLS};
 
-/// The longest message in bytes: an entry that is too long is still told so.
+/// The longest message over HTTP in bytes: an entry that is too long is still told so.
 pub const MESSAGE_MAX: usize = 16 * 1024 * 1024;
+
+/// The longest line of a client in bytes. A longer one is never answered, so this is far beyond what a client can mean: ten
+/// megabytes of what grows sixfold by being quoted are told that they are too many.
+const LINE_MAX: usize = 64 * 1024 * 1024;
 
 /// What agents are told of the scribe when they connect.
 const INSTRUCTIONS: &str = "Your own notebook in this repository, found again by who you are: `append_entry` keeps, \
@@ -88,7 +92,7 @@ impl Scribe {
         W: AsyncWrite + Send + Unpin + 'static,
     {
         let scribe = Self { desk, front: Arc::new(Front::of_stdio(surroundings)), env };
-        let transport = AsyncRwTransport::new(input, output).with_max_line_length(MESSAGE_MAX);
+        let transport = AsyncRwTransport::new(input, output).with_max_line_length(LINE_MAX);
         let serving = scribe.serve_with_ct(transport, stop).await.map_err(io::Error::other)?;
         serving.waiting().await.map(drop).map_err(io::Error::other)
     }
@@ -150,7 +154,7 @@ impl Scribe {
         }
         context.call = Some(self.env.claim_id().to_string());
         if let Some(part) = context.repo_root.as_mut().filter(|_| !of_run) {
-            checked(&part.value)?;
+            whole(&part.value)?;
             // The paths of another machine are known there alone.
             if context.machine.is_none() {
                 part.value = self.front.resolve(bearer, &part.value).await?;

@@ -83,10 +83,23 @@ impl Payload {
     /// The largest payload in bytes: 1 MiB.
     pub const MAX: usize = 1 << 20;
 
+    /// The largest payload of an entry in bytes, 1.5 MiB: a text of 1 MiB fits in, whatever is in it.
+    pub const ENTRY_MAX: usize = 3 << 19;
+
     /// Checks that the text is JSON and not too large, and keeps it as it is.
     pub fn parse(text: &str) -> Result<Self, PayloadError> {
-        if text.len() > Self::MAX {
-            return Err(PayloadError::TooLarge(text.len()));
+        Self::within(text, Self::MAX)
+    }
+
+    /// The same for an event of this kind: an entry may be larger.
+    pub fn of(kind: &EventKind, text: &str) -> Result<Self, PayloadError> {
+        let max = if *kind == EventKind::Entry { Self::ENTRY_MAX } else { Self::MAX };
+        Self::within(text, max)
+    }
+
+    fn within(text: &str, max: usize) -> Result<Self, PayloadError> {
+        if text.len() > max {
+            return Err(PayloadError::TooLarge { bytes: text.len(), max });
         }
         // Through a borrowed raw value: validated without building anything.
         serde_json::from_str::<&RawValue>(text)?;
@@ -126,9 +139,14 @@ impl fmt::Debug for Payload {
 /// Why a text is no payload.
 #[derive(Debug, Error)]
 pub enum PayloadError {
-    /// More bytes than [`Payload::MAX`].
-    #[error("the payload is {0} bytes long, {max} are allowed", max = Payload::MAX)]
-    TooLarge(usize),
+    /// More bytes than one of its kind may have.
+    #[error("the payload is {bytes} bytes long, {max} are allowed")]
+    TooLarge {
+        /// So many.
+        bytes: usize,
+        /// So many are allowed.
+        max: usize,
+    },
     /// Not JSON.
     #[error("the payload is not JSON")]
     NotJson(#[from] serde_json::Error),
@@ -192,7 +210,7 @@ pub enum EventKind {
     /// A person gave an answer that holds for the rest of the session. `{scope, …}`; see
     /// [`Grant`](crate::approvals::Grant).
     Grant,
-    /// The agent keeps something for itself. `{text, key?}`
+    /// The agent keeps something for itself. `{text, key?}`, or `{base64, key?}` where that would grow too long by being quoted
     Entry,
     /// The agent says what it works on. `{name, description?}`; the last one counts.
     Project,
@@ -355,7 +373,7 @@ mod tests {
         for bad in ["", "{", "nul\0", "{} {}"] {
             assert!(Payload::parse(bad).is_err(), "{bad:?}");
         }
-        assert!(matches!(Payload::parse(&"1".repeat(Payload::MAX + 1)), Err(PayloadError::TooLarge(_))));
+        assert!(matches!(Payload::parse(&"1".repeat(Payload::MAX + 1)), Err(PayloadError::TooLarge { .. })));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use camino::Utf8Path;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -11,7 +12,7 @@ use crate::event::Payload;
 use crate::ids::{RunId, SessionId};
 use crate::record;
 use crate::run::Run;
-use crate::sandbox::{SandboxLevel, Wider};
+use crate::sandbox::{SandboxLevel, SandboxSpec, Wider};
 use crate::session::{ManagedSession, NewSession, WorkspaceKind};
 
 /// How deep a family is at the most where nobody says otherwise.
@@ -43,20 +44,31 @@ pub struct Parent {
     /// What it may use up is its parent's, and set aside there: whoever made it spends for the parent, and not for the
     /// owner of both.
     pub allotted: bool,
+    /// It is nowhere wider than its parent. Not so where the owner makes it, who is in none of both and only finds it again
+    /// below the parent: then it has what the owner may give to a session.
+    pub confined: bool,
 }
 
 impl Parent {
-    /// This session, with the ordinary limits, without callbacks and without an allotment.
+    /// This session, with the ordinary limits, which confines what is below it, without callbacks and without an allotment.
     #[must_use]
     pub fn new(session: SessionId) -> Self {
-        Self { session, depth_max: DEPTH_MAX, children_max: CHILDREN_MAX, callback: false, allotted: false }
+        Self {
+            session,
+            depth_max: DEPTH_MAX,
+            children_max: CHILDREN_MAX,
+            callback: false,
+            allotted: false,
+            confined: true,
+        }
     }
 }
 
 /// The depth of a child that `parent`, which has so many live children already, is to get, or why it gets none.
 ///
-/// A child belongs to its parent's owner; another one's session is no parent, as if it did not exist. Its parent lives. Its
-/// sandbox is nowhere wider, and it changes no project that its parent could not change.
+/// A child belongs to its parent's owner; another one's session is no parent, as if it did not exist. Its parent lives. One that
+/// is [confined](Parent::confined) by it has a sandbox that is nowhere wider, and changes no project that its parent could not
+/// change.
 pub fn admit(parent: &ManagedSession, live: u32, new: &NewSession, wish: &Parent) -> StoreResult<u32> {
     if parent.principal != new.principal {
         return Err(StoreError::UnknownSession(parent.id));
@@ -69,8 +81,18 @@ pub fn admit(parent: &ManagedSession, live: u32, new: &NewSession, wish: &Parent
     if live >= wish.children_max {
         return Err(Conflict::TooManyChildren { parent: parent.id, max: wish.children_max }.into());
     }
-    narrowed(parent, new).map_err(|wider| Conflict::Wider { parent: parent.id, wider })?;
+    if wish.confined {
+        narrowed(parent, &new.sandbox, (new.kind, new.project.as_deref()))
+            .map_err(|wider| Conflict::Wider { parent: parent.id, wider })?;
+    }
     Ok(depth)
+}
+
+/// Whether a child reaches nowhere that its parent does not; if it does, where. One that reaches farther does no work for the
+/// parent, which would reach as far with it.
+pub fn narrower(parent: &ManagedSession, child: &ManagedSession) -> Result<(), Wider> {
+    let workspace = &child.workspace;
+    narrowed(parent, &child.sandbox, (workspace.kind, workspace.project.as_deref()))
 }
 
 /// Sets aside in `parent` what a new child of it may use up, where the child is to spend from the parent's budget;
@@ -85,16 +107,20 @@ pub fn allot(parent: &mut ManagedSession, new: &NewSession, wish: &Parent) -> St
     Ok(Some(allotment))
 }
 
-fn narrowed(parent: &ManagedSession, new: &NewSession) -> Result<(), Wider> {
+fn narrowed(
+    parent: &ManagedSession,
+    sandbox: &SandboxSpec,
+    (kind, project): (WorkspaceKind, Option<&Utf8Path>),
+) -> Result<(), Wider> {
     // What the parent works in is its own, whatever its sandbox names beside it.
     let mut held = parent.sandbox.clone();
     let projects = parent.workspace.project.iter();
     held.write.extend(projects.filter(|_| parent.workspace.kind == WorkspaceKind::InPlace).cloned());
-    new.sandbox.within(&held)?;
-    let Some(project) = &new.project else { return Ok(()) };
+    sandbox.within(&held)?;
+    let Some(project) = project else { return Ok(()) };
     let of_parent = parent.workspace.kind == WorkspaceKind::Worktree
         && parent.workspace.project.as_ref().is_some_and(|theirs| project.starts_with(theirs));
-    let reached = match new.kind {
+    let reached = match kind {
         WorkspaceKind::Scratch => true,
         WorkspaceKind::Worktree => of_parent || held.may_change(project),
         WorkspaceKind::InPlace => held.may_change(project),
@@ -308,6 +334,18 @@ mod tests {
         let free = SandboxSpec { level: SandboxLevel::Off, ..SandboxSpec::default() };
         let of = ManagedSession { sandbox: free, ..parent(Scratch, None) };
         assert!(admit(&of, 0, &child(&of, InPlace, Some("/repo")), &Parent::new(of.id)).is_ok());
+    }
+
+    #[test]
+    fn what_its_owner_made_below_it_is_not_confined_by_it_and_does_not_work_for_it() {
+        let of = parent(WorkspaceKind::Scratch, None);
+        let new = child(&of, WorkspaceKind::InPlace, Some("/repo"));
+        let wish = Parent { confined: false, ..Parent::new(of.id) };
+        assert!(admit(&of, 0, &new, &wish).is_ok());
+        let made = parent(WorkspaceKind::InPlace, Some("/repo"));
+        assert_eq!(narrower(&of, &made).unwrap_err().part, "project");
+        narrower(&made, &made).unwrap();
+        narrower(&of, &parent(WorkspaceKind::Scratch, None)).unwrap();
     }
 
     #[test]

@@ -219,6 +219,33 @@ pub struct OpenSession {
     pub lifetime: Option<jiff::SignedDuration>,
 }
 
+/// How long an identity stays valid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Validity {
+    /// For how long after its last use.
+    pub ttl: jiff::SignedDuration,
+    /// For how long after its creation at the most.
+    pub lifetime: Option<jiff::SignedDuration>,
+}
+
+impl Validity {
+    /// Until when an identity that was made at `created` is valid after a use at `now`.
+    #[must_use]
+    pub fn until(&self, created: Timestamp, now: Timestamp) -> Timestamp {
+        let used = now.saturating_add(self.ttl).unwrap_or(Timestamp::MAX);
+        let oldest = self.lifetime.and_then(|lifetime| created.saturating_add(lifetime).ok());
+        oldest.map_or(used, |oldest| oldest.min(used))
+    }
+}
+
+impl OpenSession {
+    /// How long its identity stays valid.
+    #[must_use]
+    pub fn validity(&self) -> Validity {
+        Validity { ttl: self.ttl, lifetime: self.lifetime }
+    }
+}
+
 /// What a get-or-create came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Opened {
@@ -230,6 +257,8 @@ pub struct Opened {
     pub previous: Option<SessionId>,
     /// It was made by this call.
     pub created: bool,
+    /// The stamp of its last use was written now: it is made, or was not used for a while.
+    pub stamped: bool,
     /// Until when the identity is valid without further use.
     pub expires_at: Timestamp,
 }

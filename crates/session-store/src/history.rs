@@ -23,7 +23,7 @@ const BLOCK: u32 = 256;
 const TEXT_MAX_BYTES: usize = 1_000_000_000;
 
 // However large the payloads are, a block of them is one text.
-const _: () = assert!(BLOCK as usize * Payload::MAX < TEXT_MAX_BYTES, "a block must fit into one text");
+const _: () = assert!(BLOCK as usize * Payload::ENTRY_MAX < TEXT_MAX_BYTES, "a block must fit into one text");
 
 const READ: Sql = sql!(concat!(
     "SELECT ",

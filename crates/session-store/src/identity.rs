@@ -6,7 +6,7 @@ use session_core::StoreResult;
 use session_core::identity::IdentityKey;
 use session_core::ids::SessionId;
 use session_core::ports::STAMP_EVERY;
-use session_core::session::{Generation, OpenSession, Opened};
+use session_core::session::{Generation, OpenSession, Opened, Validity};
 use session_core::state::TerminationReason;
 
 use crate::conn::{Conn, Sql};
@@ -30,7 +30,7 @@ row! {
 
 row! {
     /// What the statement that decides has decided.
-    DecisionRow { session_id: String, generation: i64, expires_at_ms: i64, }
+    DecisionRow { session_id: String, generation: i64, expires_at_ms: i64, stamped_at_ms: i64, }
 }
 
 pub(crate) const LOOKUP: Sql = sql!(
@@ -88,7 +88,7 @@ const DECIDE: Sql = sql!(concat!(
     stale!(),
     " THEN CASE WHEN $5 < $4 - identities.created_at_ms \
      THEN identities.created_at_ms + $5 ELSE $4 END ELSE identities.expires_at_ms END \
-     RETURNING session_id, generation, expires_at_ms"
+     RETURNING session_id, generation, expires_at_ms, stamped_at_ms"
 ));
 
 const OF_GENERATION: Sql = sql!("SELECT id FROM sessions WHERE identity_key = $1 AND generation = $2");
@@ -119,7 +119,7 @@ pub(crate) enum Looked {
 /// Looks whether the identity is known, without writing.
 pub(crate) async fn look(
     conn: &mut Conn<'_>,
-    request: &OpenSession,
+    validity: Validity,
     key: IdentityKey,
     now: Timestamp,
 ) -> StoreResult<Looked> {
@@ -131,10 +131,10 @@ pub(crate) async fn look(
     if now.duration_since(stamped_at) <= STAMP_EVERY {
         return Ok(Looked::Found(found));
     }
-    Ok(Looked::Stale { found, expires_at: expiry(request, time(row.created_at_ms)?, now) })
+    Ok(Looked::Stale { found, expires_at: validity.until(time(row.created_at_ms)?, now) })
 }
 
-/// Where an identity leads, if it is valid and its session lives.
+/// Where an identity leads, if it is valid and its session lives. That is no use of it.
 pub(crate) async fn opened(
     conn: &mut Conn<'_>,
     key: IdentityKey,
@@ -161,16 +161,10 @@ async fn found(
         generation: u32::try_from(row.generation).map_err(broken)?,
         previous,
         created: false,
+        stamped: false,
         expires_at,
     };
     Ok(Some((row, opened)))
-}
-
-/// Until when an identity of this age is valid after a use.
-fn expiry(request: &OpenSession, created_at: Timestamp, now: Timestamp) -> Timestamp {
-    let used = now.saturating_add(request.ttl).unwrap_or(Timestamp::MAX);
-    let oldest = request.lifetime.and_then(|lifetime| created_at.saturating_add(lifetime).ok());
-    oldest.map_or(used, |oldest| oldest.min(used))
 }
 
 /// Writes the stamp of an identity that was found live; `false` if it is so no longer.
@@ -211,7 +205,8 @@ pub(crate) async fn open(tx: &mut Tx<'_>, request: &OpenSession, now: Timestamp)
         _ => tx.conn.row::<TextRow>(&OF_GENERATION, args![key.to_string(), number - 1]).await?,
     };
     let previous = previous.map(|row| id_of("sessions", "id", &row.text)).transpose()?;
-    let mut opened = Opened { session, generation: number, previous, created: false, expires_at };
+    let stamped = decided.stamped_at_ms == now.as_millisecond();
+    let mut opened = Opened { session, generation: number, previous, created: false, stamped, expires_at };
     let generation = Generation { key, number, previous };
     if session == request.new.id {
         // The caller may ask again with the id that it was given then.

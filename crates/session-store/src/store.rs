@@ -16,7 +16,7 @@ use session_core::ports::{
     SessionFilter, SessionStore, Sweep, Swept, Wakes,
 };
 use session_core::run::Fence;
-use session_core::session::{Keyed, ManagedSession, NewSession, OpenSession, Opened};
+use session_core::session::{Keyed, ManagedSession, NewSession, OpenSession, Opened, Validity};
 use session_core::state::Trigger;
 use session_core::wake::{Listener, Topic, WakeHub};
 use session_core::{StoreError, StoreResult};
@@ -197,6 +197,30 @@ macro_rules! change {
     }};
 }
 
+impl SqlStore {
+    /// Where an identity leads that is valid, which is a use of it: a read, and a write where its stamp is old.
+    async fn led_to(
+        &self,
+        key: IdentityKey,
+        validity: Validity,
+        now: Timestamp,
+    ) -> StoreResult<Option<Opened>> {
+        let looked = identity::look(&mut self.connection().await?.conn(), validity, key, now).await?;
+        match looked {
+            Looked::Found(found) => Ok(Some(found)),
+            Looked::Undecided => Ok(None),
+            Looked::Stale { found, expires_at } => {
+                let session = found.session;
+                if change!(self, [], tx => identity::stamp(tx, key, session, now, expires_at)).await? {
+                    return Ok(Some(Opened { stamped: true, expires_at, ..found }));
+                }
+                // Somebody else wrote it, or it is over.
+                identity::opened(&mut self.connection().await?.conn(), key, now).await
+            }
+        }
+    }
+}
+
 // Behind the macro that they use.
 mod coordinator;
 mod legacy;
@@ -206,22 +230,22 @@ mod runs;
 impl SessionStore for SqlStore {
     async fn open(&self, request: OpenSession, now: Timestamp) -> StoreResult<Opened> {
         let key = request.identity.key();
-        let looked = identity::look(&mut self.connection().await?.conn(), &request, key, now).await?;
-        match looked {
-            Looked::Found(found) => return Ok(found),
-            Looked::Stale { found, expires_at } => {
-                let session = found.session;
-                if change!(self, [], tx => identity::stamp(tx, key, session, now, expires_at)).await? {
-                    return Ok(Opened { expires_at, ..found });
-                }
-            }
-            Looked::Undecided => {}
+        if let Some(found) = self.led_to(key, request.validity(), now).await? {
+            return Ok(found);
         }
         change!(self, [request], tx => identity::open(tx, &request, now)).await
     }
 
-    async fn opened(&self, key: IdentityKey, now: Timestamp) -> StoreResult<Option<Opened>> {
-        identity::opened(&mut self.connection().await?.conn(), key, now).await
+    async fn opened(
+        &self,
+        key: IdentityKey,
+        used: Option<Validity>,
+        now: Timestamp,
+    ) -> StoreResult<Option<Opened>> {
+        match used {
+            Some(validity) => self.led_to(key, validity, now).await,
+            None => identity::opened(&mut self.connection().await?.conn(), key, now).await,
+        }
     }
 
     async fn open_key(&self, new: NewSession, now: Timestamp) -> StoreResult<Keyed> {

@@ -13,7 +13,7 @@ fn bad(file: &str) -> Vec<(&'static str, Value, &'static str)> {
     let long = "x".repeat(10_000);
     vec![
         ("append_entry", json!({ "text": "x".repeat(10 << 20) }), "invalid_argument: text"),
-        ("append_entry", json!({ "text": "\u{1b}".repeat(1 << 19) }), "invalid_argument: text"),
+        ("append_entry", json!({ "text": "\u{1b}".repeat((1 << 20) + 1) }), "invalid_argument: text"),
         ("append_entry", json!({ "text": "bin\u{0}ary" }), "invalid_argument: text"),
         ("append_entry", json!({ "text": "" }), "invalid_argument: text"),
         ("append_entry", json!({ "text": "t", "agent": "" }), "invalid_argument: agent"),
@@ -93,6 +93,10 @@ fn odd_text_is_data() {
         let texts = agents.texts("one", &json!({ "agent": agent }));
         assert_eq!(texts, [format!("\u{1b}[31m{number}\u{1b}[0m \"quoted\" {agent}\r\n\u{7}")]);
     }
+    // The longest entry, of what takes the most room in a record.
+    let longest = "\u{1b}".repeat(1 << 20);
+    agents.done("one", "append_entry", &json!({ "agent": "long", "text": longest }));
+    assert_eq!(agents.texts("one", &json!({ "agent": "long" })), [longest]);
     // Two spellings of one name are one name.
     agents.done("one", "append_entry", &json!({ "agent": "cafe\u{301}", "text": "one" }));
     assert_eq!(agents.texts("one", &json!({ "agent": "café" })), ["one"]);
@@ -120,7 +124,7 @@ fn another_agents_session_is_as_if_it_did_not_exist() {
             "--principal",
             principal,
             "--verbs",
-            "run control read",
+            "run,control,read",
         ]);
         issued.ok().json().remove(0)["secret"].as_str().unwrap().to_owned()
     };
@@ -133,6 +137,8 @@ fn another_agents_session_is_as_if_it_did_not_exist() {
     let there = json!({ "Roomette-Repo-Root": repository, "Roomette-Machine": "elsewhere" });
     agents.connect(&served, "bob", &bob, &there, "legacy");
     assert!(agents.texts("bob", &json!({ "agent": "a" })).is_empty());
+    agents.done("bob", "append_entry", &json!({ "agent": "a", "text": "of bob" }));
+    assert_eq!(agents.texts("bob", &json!({ "agent": "a" })), ["of bob"]);
     assert_ne!(agents.done("bob", "whoami", &json!({ "agent": "a" }))["session_id"], id);
     for (connection, agent) in [("own", "b"), ("bob", "a")] {
         for tool in ["session_status", "get_result", "stop_session", "send"] {

@@ -126,3 +126,50 @@ fn a_run_is_who_its_token_says() {
     assert!(ground.home.run(&["events", id]).ok().stdout.contains("in a room"));
     drop(served);
 }
+
+/// Calls tools of the scribe in a room, each an array of its name and its arguments, and prints the answers.
+const CALLS: &str = r#"import json, os, sys, urllib.request
+for name, arguments in json.loads(sys.argv[1]):
+    headers = {"Authorization": "Bearer " + os.environ["ROOMETTE_TOKEN"], "Content-Type": "application/json"}
+    body = json.dumps({"arguments": arguments}).encode()
+    print(urllib.request.urlopen(urllib.request.Request(os.environ["ROOMETTE_URL"] + "/v1/tools/" + name, body, headers)).read().decode())
+"#;
+
+#[test]
+fn a_notebook_that_is_run_is_in_a_room_and_commands_nobody_outside_of_it() {
+    let ground = Ground::sqlite();
+    let Some(mut agents) = Agents::new(&ground.home) else { return };
+    let served = Served::start(&ground.home);
+    let repository = ground.repository("repo");
+    let secret = repository.join("secret");
+    fs::write(&secret, "secret").unwrap();
+    agents.start(&ground.home, "one", &repository, &[]);
+    let context = json!({ "agent": "a" });
+    let kept = agents.done("one", "append_entry", &json!({ "agent": "a", "text": "kept" }));
+    let notebook = kept["session_id"].as_str().unwrap();
+    assert_ne!(ground.home.inspect(notebook)["sandbox"]["level"], "off");
+    // What the agent starts is bounded by the settings, and not by its notebook.
+    let argv = ["/bin/sh", "-c", "echo made > made"];
+    let start = json!({ "agent": "a", "argv": argv, "project_dir": repository, "workspace": "in-place" });
+    let child = agents.done("one", "start_session", &start)["session_id"].clone();
+    assert_eq!(result(&mut agents, &context, &child)["state"], "completed");
+    assert_eq!(fs::read_to_string(repository.join("made")).unwrap(), "made\n");
+    // A run of the notebook has what any session has.
+    let spy = ["resume", notebook, "--", "/bin/cat", secret.as_str()];
+    assert_ne!(ground.home.run(&spy).code, 0);
+    let report = ground.home.inspect(notebook)["last_run"]["sandbox"].clone();
+    assert!(report["level"] == "full" || report["level"] == "floor", "{report}");
+    assert!(!ground.home.run(&["logs", notebook]).ok().stdout.contains("secret\n"));
+    // It reads what was kept, and nobody who may do more than itself works for it.
+    let send = json!({ "session_id": child, "argv": ["/bin/cat", secret] });
+    let calls = json!([["read_recent", {}], ["send", send], ["start_session", start]]).to_string();
+    let resume = ["resume", notebook, "--", "/usr/bin/python3", "-c", CALLS, &calls];
+    ground.home.run(&resume).ok();
+    let logged = ground.home.run(&["logs", notebook]).ok().stdout;
+    let answers: Vec<Value> = logged.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let [notes, refused, started] = answers.as_slice() else { panic!("{logged}") };
+    assert_eq!(notes["answer"]["entries"][0]["text"], "kept", "{notes}");
+    assert_eq!(refused["refused"]["code"], "forbidden", "{refused}");
+    assert!(started["refused"]["message"].is_string(), "{started}");
+    drop(served);
+}

@@ -17,6 +17,7 @@ on_both! {
     two_agents_on_one_connection
     everything_is_started_anew
     what_expired_has_a_next_generation
+    an_end_counts_at_once_and_everywhere
 }
 
 fn who(repository: impl AsRef<str>, run: &str, agent: Option<&str>) -> Value {
@@ -126,9 +127,13 @@ fn the_truth_table(ground: &Ground) {
     ];
     let mut sessions = BTreeSet::new();
     for row in &rows {
-        let told = agents.done("one", "whoami", row);
-        assert!(sessions.insert(told["session_id"].to_string()), "{row} met another");
-        agents.done("one", "append_entry", &with(row.clone(), json!({ "text": row.to_string() })));
+        // To look makes nothing.
+        assert!(agents.texts("one", row).is_empty());
+        assert!(agents.done("one", "whoami", row).get("session_id").is_none());
+        let entry = with(row.clone(), json!({ "text": row.to_string() }));
+        let kept = agents.done("one", "append_entry", &entry);
+        assert!(sessions.insert(kept["session_id"].to_string()), "{row} met another");
+        assert_eq!(agents.done("one", "whoami", row)["session_id"], kept["session_id"]);
     }
     for row in &rows {
         assert_eq!(agents.texts("one", row), [row.to_string()]);
@@ -203,23 +208,40 @@ fn what_expired_has_a_next_generation(ground: &Ground) {
     let Some(mut agents) = Agents::new(&ground.home) else { return };
     let repository = ground.repository("repo");
     let context = who(&repository, "run", Some("a"));
-    let short = [("ROOMETTE_SCRIBE_TTL", "1s")];
+    let short = [("ROOMETTE_SCRIBE_TTL", "3s")];
     agents.start(&ground.home, "one", &repository, &short);
     agents.start(&ground.home, "two", &repository, &short);
-    agents.done("one", "append_entry", &with(context.clone(), json!({ "text": "old" })));
-    let first = agents.done("one", "whoami", &context);
-    let next = loop {
-        let told = agents.done("two", "whoami", &context);
-        if told["generation"] != first["generation"] {
-            break told;
-        }
-        assert_eq!(told["session_id"], first["session_id"]);
-    };
-    assert_eq!((&next["previous"], &next["generation"]), (&first["session_id"], &json!(2)), "{next}");
-    // A person ends a session: it is over for every connection with that.
-    let id = agents.done("one", "whoami", &context)["session_id"].as_str().unwrap().to_owned();
-    ground.home.run(&["kill", &id]).ok();
+    let keep = |text: &str| with(context.clone(), json!({ "text": text }));
+    let first = agents.done("one", "append_entry", &keep("old"));
+    // Each reads it until it is over: its time is too short to be prolonged.
+    while agents.texts("two", &context) == ["old"] {}
+    assert!(agents.texts("one", &context).is_empty());
+    assert!(agents.done("one", "whoami", &context).get("session_id").is_none(), "to look makes none");
+    let next = agents.done("two", "append_entry", &keep("new"));
+    assert_ne!(next["session_id"], first["session_id"]);
+    let told = agents.done("one", "whoami", &context);
+    assert_eq!((&told["session_id"], &told["generation"]), (&next["session_id"], &json!(2)), "{told}");
+    assert_eq!(told["previous"], first["session_id"]);
+    assert_eq!(agents.texts("one", &context), ["new"]);
+}
+
+fn an_end_counts_at_once_and_everywhere(ground: &Ground) {
+    let Some(mut agents) = Agents::new(&ground.home) else { return };
+    let repository = ground.repository("repo");
+    let context = who(&repository, "run", Some("a"));
+    agents.start(&ground.home, "one", &repository, &[]);
+    agents.start(&ground.home, "two", &repository, &[]);
+    let keep = |text: &str| with(context.clone(), json!({ "text": text }));
+    let first = agents.done("one", "append_entry", &keep("old"))["session_id"].clone();
+    assert_eq!(agents.texts("two", &context), ["old"]);
+    ground.home.run(&["kill", first.as_str().unwrap()]).ok();
     for connection in ["one", "two"] {
-        assert_ne!(agents.done(connection, "whoami", &context)["session_id"], json!(id), "{connection}");
+        assert!(agents.texts(connection, &context).is_empty());
+        assert!(agents.done(connection, "whoami", &context).get("session_id").is_none());
     }
+    let next = agents.done("two", "append_entry", &keep("new"))["session_id"].clone();
+    assert_ne!(next, first);
+    let told = agents.done("one", "whoami", &context);
+    assert_eq!((&told["session_id"], &told["previous"]), (&next, &first), "{told}");
+    assert_eq!(agents.texts("one", &context), ["new"]);
 }

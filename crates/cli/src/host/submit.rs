@@ -217,7 +217,7 @@ impl Operations {
         let parent = self.parent(principal, wire).await?;
         let metadata = Payload::parse(&wire.metadata).map_err(|error| match error {
             PayloadError::NotJson(_) => Failure::usage("metadata: is not a JSON object"),
-            PayloadError::TooLarge(_) => Failure::usage(format!("metadata: {error}")),
+            PayloadError::TooLarge { .. } => Failure::usage(format!("metadata: {error}")),
         })?;
         let kind: WorkspaceKind = wire.workspace.parse().map_err(|error| Failure::of(Kind::Usage, &error))?;
         let project = wire.project.as_deref().map(Utf8PathBuf::from);
@@ -242,6 +242,7 @@ impl Operations {
                 callback: wire.callback,
                 // Whoever speaks with the host is the owner, and spends the owner's.
                 allotted: false,
+                confined: true,
             }),
             budget: self.budget(wire.budget),
         })

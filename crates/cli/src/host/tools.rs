@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use camino::{Utf8Path, Utf8PathBuf};
 use mcp_tools::context::Context as Said;
 use mcp_tools::desk::{Answer, Desk};
-use mcp_tools::identity::{Rules, checked};
+use mcp_tools::identity::{Rules, has_detour, whole};
 use mcp_tools::own::OwnDesk;
 use mcp_tools::refused::{Code, Refused};
 use mcp_tools::server::{Here, Places, Scribe};
@@ -18,7 +18,7 @@ use session_api::tools::{ToolAnswer, ToolCall, ToolRefusal};
 use session_core::budget::Budget;
 use session_core::names::{MachineNamespace, Principal};
 use session_core::run::StopMode;
-use session_core::sandbox::{NetworkSpec, ProcessLimits, SandboxLevel};
+use session_core::sandbox::SandboxLevel;
 use session_core::token::{Bearer, Verbs};
 use session_core::{ManagedSession, RunId, SandboxSpec, SessionId};
 use session_server::Acting;
@@ -62,7 +62,7 @@ impl Tools {
         let hands = Hands {
             state,
             own: own.clone(),
-            others: others(operations),
+            rooms: Rooms::of(operations),
             budget: operations.budget(BudgetWire::default()),
         };
         let grounds = Grounds { own, roots: config.sandbox.roots.clone() };
@@ -103,7 +103,7 @@ impl Tools {
         // Who says of which machine a path is has looked there; otherwise it is this one's.
         if let (Bearer::Owner { .. }, Some(part), None) = (&bearer, &mut context.repo_root, &context.machine)
         {
-            checked(&part.value)?;
+            whole(&part.value)?;
             part.value = self.grounds.resolve(&bearer, Utf8Path::new(&part.value)).await?;
         }
         self.desk.call(bearer, context, call).await
@@ -116,19 +116,32 @@ impl Tools {
     }
 }
 
-/// What the sessions of others than the user whose host this is may touch: what the settings name for them, and nothing else.
-fn others(operations: &Operations) -> SandboxSpec {
-    let wire = SandboxWire {
-        level: Some(SandboxLevel::Best),
-        allow_write: operations.config().sandbox.roots.clone(),
-        ..SandboxWire::default()
-    };
-    let settled = operations.settle(operations.settling(), None, &wire, None, Vec::new(), &[]);
-    match settled {
-        Ok(settled) => settled.sandbox,
-        Err(error) => {
-            tracing::warn!(%error, "sandbox.roots cannot be opened to the sessions of others");
-            SandboxSpec::default()
+/// What holds for a session in which an agent keeps notes, should it ever run: what holds for every session about which
+/// nobody says anything.
+struct Rooms {
+    /// Of the user whose host this is.
+    own: SandboxSpec,
+    /// Of others: never without a sandbox.
+    others: SandboxSpec,
+}
+
+impl Rooms {
+    fn of(operations: &Operations) -> Self {
+        let settled = |wire: &SandboxWire| {
+            let settled = operations.settle(operations.settling(), None, wire, None, Vec::new(), &[]);
+            match settled {
+                Ok(settled) => settled.sandbox,
+                Err(error) => {
+                    tracing::warn!(%error, "[sandbox] opens nothing to sessions in which agents keep notes");
+                    SandboxSpec::default()
+                }
+            }
+        };
+        let unconfined = operations.config().sandbox.level == SandboxLevel::Off;
+        let level = unconfined.then_some(SandboxLevel::Best);
+        Self {
+            own: settled(&SandboxWire::default()),
+            others: settled(&SandboxWire { level, ..SandboxWire::default() }),
         }
     }
 }
@@ -152,7 +165,7 @@ impl Places for Grounds {
             Refused::argument("repo_root", format!("{path} is in no directory that sandbox.roots names for others"))
                 .hint("where you work on another machine, run `roomette mcp` there, with ROOMETTE_URL and ROOMETTE_TOKEN")
         };
-        if !within(path) {
+        if has_detour(path.as_str()) || !within(path) {
             return Err(outside());
         }
         let real = Here.resolve(bearer, path).await?;
@@ -164,24 +177,15 @@ impl Places for Grounds {
 struct Hands {
     state: State,
     own: Principal,
-    others: SandboxSpec,
+    rooms: Rooms,
     budget: Budget,
 }
 
 #[async_trait]
 impl Work for Hands {
     fn room(&self, principal: &Principal) -> (SandboxSpec, Budget) {
-        if *principal != self.own {
-            return (self.others.clone(), self.budget);
-        }
-        // An agent that runs outside of every room: what it starts is bounded by the settings, and not by its notebook.
-        let sandbox = SandboxSpec {
-            level: SandboxLevel::Off,
-            network: NetworkSpec::Open,
-            limits: ProcessLimits::NONE,
-            ..SandboxSpec::default()
-        };
-        (sandbox, self.budget)
+        let room = if *principal == self.own { &self.rooms.own } else { &self.rooms.others };
+        (room.clone(), self.budget)
     }
 
     async fn start(

@@ -1,5 +1,7 @@
 //! What an agent keeps for itself: its project and its entries, as events of its session's log.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use session_core::digest::Digest;
 use session_core::event::{EventKind, Note, Origin, Payload, PayloadError};
@@ -8,12 +10,15 @@ use session_core::ports::{Author, NotePart};
 use session_core::token::Bearer;
 use session_core::{Event, NewEvent, Seq, SessionId, StoreError, StoreResult};
 
-use super::{Found, OwnDesk};
+use super::{OwnDesk, Who};
 use crate::context::Context;
 use crate::refused::Refused;
 use crate::tools::{
     AppendArguments, Appended, Entries, EntryView, ProjectArguments, ProjectView, ReadArguments,
 };
+
+/// So much of an entry's payload is for its key and for the names of its parts, in bytes.
+const KEY_MAX: usize = 8 * 1024;
 
 /// So many entries are read at once.
 const PART: usize = 16;
@@ -25,11 +30,11 @@ impl OwnDesk {
     pub(super) async fn set_project(
         &self,
         bearer: &Bearer,
-        context: &Context,
-        found: Found,
+        who: &Who,
         arguments: &ProjectArguments,
     ) -> Result<ProjectView, Refused> {
-        let there = self.project(found.session).await?;
+        let own = self.open(bearer, who).await?;
+        let there = self.project(Some(own)).await?;
         if there.name.as_ref() == Some(&arguments.name) && there.description == arguments.description {
             return Ok(there);
         }
@@ -37,17 +42,19 @@ impl OwnDesk {
         if let Some(description) = &arguments.description {
             payload["description"] = json!(description);
         }
-        let (session, _) =
-            self.keep(bearer, context, found, event(EventKind::Project, &payload, None)?).await?;
-        self.project(session).await
+        let (session, _) = self.keep(bearer, who, own, event(EventKind::Project, &payload, None)?).await?;
+        self.project(Some(session)).await
     }
 
-    pub(super) async fn project(&self, session: SessionId) -> Result<ProjectView, Refused> {
-        let last = self.store().notes(session, Note::Project, NotePart::last(1)).await?.pop();
+    pub(super) async fn project(&self, own: Option<SessionId>) -> Result<ProjectView, Refused> {
+        let last = match own {
+            Some(session) => self.store().notes(session, Note::Project, NotePart::last(1)).await?.pop(),
+            None => None,
+        };
         let payload = last.as_ref().map(said).unwrap_or_default();
         let text = |name: &str| payload[name].as_str().map(str::to_owned);
         Ok(ProjectView {
-            session_id: session.to_string(),
+            session_id: own.map(|session| session.to_string()),
             name: text("name"),
             description: text("description"),
             set_at: last.map(|event| event.at.to_string()),
@@ -57,11 +64,11 @@ impl OwnDesk {
     pub(super) async fn append(
         &self,
         bearer: &Bearer,
+        who: &Who,
         context: &Context,
-        found: Found,
         arguments: &AppendArguments,
     ) -> Result<Appended, Refused> {
-        let mut payload = json!({ "text": arguments.text });
+        let mut payload = text_payload(&arguments.text);
         let origin = match (arguments.key()?, &context.call) {
             (Some(key), _) => {
                 payload["key"] = json!(key);
@@ -70,8 +77,9 @@ impl OwnDesk {
             (None, Some(call)) => Some(origin("call", call)?),
             (None, None) => None,
         };
-        let (session, seq) =
-            self.keep(bearer, context, found, event(EventKind::Entry, &payload, origin)?).await?;
+        let event = event(EventKind::Entry, &payload, origin)?;
+        let own = self.open(bearer, who).await?;
+        let (session, seq) = self.keep(bearer, who, own, event).await?;
         Ok(Appended { session_id: session.to_string(), seq: seq.0 })
     }
 
@@ -80,16 +88,16 @@ impl OwnDesk {
     async fn keep(
         &self,
         bearer: &Bearer,
-        context: &Context,
-        found: Found,
+        who: &Who,
+        own: SessionId,
         event: NewEvent,
     ) -> Result<(SessionId, Seq), Refused> {
-        match self.append_to(found.session, &event).await {
+        match self.append_to(own, &event).await {
             Err(StoreError::Transition(_)) => {
-                let again = self.find(bearer, context).await?;
-                Ok((again.session, self.append_to(again.session, &event).await?))
+                let again = self.open(bearer, who).await?;
+                Ok((again, self.append_to(again, &event).await?))
             }
-            appended => Ok((found.session, appended?)),
+            appended => Ok((own, appended?)),
         }
     }
 
@@ -100,9 +108,12 @@ impl OwnDesk {
 
     pub(super) async fn recent(
         &self,
-        session: SessionId,
+        own: Option<SessionId>,
         arguments: &ReadArguments,
     ) -> Result<Entries, Refused> {
+        let Some(session) = own else {
+            return Ok(Entries { session_id: None, entries: Vec::new(), before: None });
+        };
         let NotePart { mut before, since, limit } = arguments.part()?;
         // Newest first, and turned round at the end.
         let (mut entries, mut bytes, mut more) = (Vec::new(), 0, true);
@@ -125,8 +136,26 @@ impl OwnDesk {
         }
         entries.reverse();
         let before = before.filter(|_| more).map(|before| before.0);
-        Ok(Entries { session_id: session.to_string(), entries, before })
+        Ok(Entries { session_id: Some(session.to_string()), entries, before })
     }
+}
+
+/// A text as JSON. One that would grow too long by being quoted is kept in Base64: the longest one fits in either way.
+fn text_payload(text: &str) -> Value {
+    let quoted = json!({ "text": text });
+    if quoted.to_string().len() <= Payload::ENTRY_MAX - KEY_MAX {
+        return quoted;
+    }
+    json!({ "base64": STANDARD.encode(text) })
+}
+
+/// The text of an entry; empty where a log was damaged.
+fn text_of(payload: &Value) -> String {
+    let coded = || {
+        let bytes = STANDARD.decode(payload["base64"].as_str()?).ok()?;
+        String::from_utf8(bytes).ok()
+    };
+    payload["text"].as_str().map(str::to_owned).or_else(coded).unwrap_or_default()
 }
 
 /// What makes the same again a no-op: however long the key is, and whatever else is called so.
@@ -136,8 +165,8 @@ fn origin(what: &str, key: &str) -> Result<Origin, Refused> {
 }
 
 fn event(kind: EventKind, payload: &Value, origin: Option<Origin>) -> Result<NewEvent, Refused> {
-    let payload = Payload::parse(&payload.to_string()).map_err(|error| match error {
-        PayloadError::TooLarge(_) => Refused::argument("text", error),
+    let payload = Payload::of(&kind, &payload.to_string()).map_err(|error| match error {
+        PayloadError::TooLarge { .. } => Refused::argument("text", error),
         PayloadError::NotJson(_) => Refused::internal(&error),
     })?;
     Ok(NewEvent { run: None, kind, payload, origin })
@@ -153,7 +182,7 @@ fn entry(event: &Event) -> EntryView {
     EntryView {
         seq: event.seq.0,
         at: event.at.to_string(),
-        text: payload["text"].as_str().unwrap_or_default().to_owned(),
+        text: text_of(&payload),
         key: payload["key"].as_str().map(str::to_owned),
     }
 }

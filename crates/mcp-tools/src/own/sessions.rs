@@ -5,7 +5,7 @@ use session_core::run::{ReasonCode, StopMode};
 use session_core::token::Bearer;
 use session_core::{ManagedSession, SessionId, SessionSummary};
 
-use super::{Found, OwnDesk};
+use super::{OwnDesk, Who};
 use crate::context::Context;
 use crate::refused::{Code, Refused};
 use crate::tools::{
@@ -22,9 +22,12 @@ impl OwnDesk {
     pub(super) async fn list(
         &self,
         bearer: &Bearer,
-        own: SessionId,
+        own: Option<SessionId>,
         arguments: &ListArguments,
     ) -> Result<SessionList, Refused> {
+        let Some(own) = own else {
+            return Ok(SessionList { sessions: Vec::new(), next: None });
+        };
         let page = arguments.page()?;
         let mut sessions = Vec::new();
         if page.after.is_none() {
@@ -45,32 +48,33 @@ impl OwnDesk {
 
     pub(super) async fn status(
         &self,
-        found: &Found,
+        own: Option<SessionId>,
         session: ManagedSession,
     ) -> Result<SessionSummaryView, Refused> {
-        Ok(view(found.session, &self.summary(session).await?))
+        Ok(view(own.unwrap_or(session.id), &self.summary(session).await?))
     }
 
     pub(super) async fn start(
         &self,
         bearer: &Bearer,
-        found: &Found,
+        who: &Who,
         context: &Context,
         mut arguments: StartArguments,
     ) -> Result<StartedView, Refused> {
         arguments.key = arguments.key.or_else(|| context.call.clone());
-        Ok(started(self.work.start(bearer, found.session, arguments).await?))
+        let own = self.open(bearer, who).await?;
+        Ok(started(self.work.start(bearer, own, arguments).await?))
     }
 
     pub(super) async fn send(
         &self,
         bearer: &Bearer,
-        found: &Found,
+        who: &Who,
         context: &Context,
         mut arguments: SendArguments,
     ) -> Result<StartedView, Refused> {
         arguments.key = arguments.key.or_else(|| context.call.clone());
-        let child = self.child(bearer, found, arguments.session()?).await?;
+        let child = self.child(bearer, who, arguments.session()?).await?;
         Ok(started(self.work.send(bearer, &child, arguments).await?))
     }
 
@@ -82,10 +86,10 @@ impl OwnDesk {
     pub(super) async fn stop(
         &self,
         bearer: &Bearer,
-        found: &Found,
+        who: &Who,
         arguments: &StopArguments,
     ) -> Result<StoppedView, Refused> {
-        let child = self.child(bearer, found, arguments.session()?).await?;
+        let child = self.child(bearer, who, arguments.session()?).await?;
         let mode = if arguments.now == Some(true) { StopMode::Kill } else { StopMode::Graceful };
         let runs = self.work.stop(&child, mode).await?;
         Ok(StoppedView {
@@ -95,9 +99,10 @@ impl OwnDesk {
     }
 
     /// A session that the caller started: with its own it does nothing of that kind.
-    async fn child(&self, bearer: &Bearer, found: &Found, id: SessionId) -> Result<ManagedSession, Refused> {
-        let session = self.seen(bearer, found, id).await?;
-        if session.id == found.session {
+    async fn child(&self, bearer: &Bearer, who: &Who, id: SessionId) -> Result<ManagedSession, Refused> {
+        let own = self.led_to(who).await?;
+        let session = self.seen(bearer, own, id).await?;
+        if Some(session.id) == own {
             return Err(Refused::argument("session_id", "is your own: name one that you started"));
         }
         Ok(session)

@@ -92,8 +92,13 @@ impl World {
         self.ask(who, "append_entry", json!({ "text": text })).await.unwrap();
     }
 
+    /// Of who has one.
     async fn session(&self, who: &str) -> SessionId {
         self.ask(who, "whoami", json!({})).await.unwrap()["session_id"].as_str().unwrap().parse().unwrap()
+    }
+
+    async fn sessions(&self) -> usize {
+        self.fixture.list(&session_core::ports::SessionFilter::default()).await.len()
     }
 }
 
@@ -151,6 +156,62 @@ async fn agents_runs_and_owners_read_what_they_wrote_and_nothing_else() {
     }
     let read = world.ask_as("bob", "a", "read_recent", json!({})).await.unwrap();
     assert_eq!(read["entries"], json!([]), "the same words of another owner are another identity");
+}
+
+#[tokio::test]
+async fn who_only_looks_gets_no_session() {
+    let world = World::new();
+    let other = world.fixture.env.session_id().to_string();
+    for (tool, arguments, answer) in [
+        ("whoami", json!({}), "agent"),
+        ("get_project", json!({}), ""),
+        ("read_recent", json!({}), "entries"),
+        ("list_sessions", json!({}), "sessions"),
+        ("list_resources", json!({}), "sessions"),
+    ] {
+        let told = world.ask("a", tool, arguments).await.unwrap();
+        assert!(told.get("session_id").is_none(), "{tool}: {told:?}");
+        assert!(answer.is_empty() || told.contains_key(answer), "{tool}: {told:?}");
+    }
+    for (tool, arguments) in [
+        ("session_status", json!({})),
+        ("session_status", json!({ "session_id": other })),
+        ("get_result", json!({ "session_id": other })),
+        ("read_log", json!({ "session_id": other })),
+        ("stop_session", json!({ "session_id": other })),
+        ("send", json!({ "session_id": other, "argv": ["true"] })),
+    ] {
+        let refused = world.ask("a", tool, arguments).await.unwrap_err();
+        assert_eq!(refused.code, Code::NotFound, "{tool}");
+    }
+    assert_eq!(world.sessions().await, 0);
+    // What is looked at is used: it lasts as long as somebody comes to read.
+    world.append("a", "kept").await;
+    for _ in 0..60 {
+        world.clock.advance(SignedDuration::from_hours(1));
+        assert_eq!(world.texts("a").await, ["kept"]);
+    }
+    world.clock.advance(SignedDuration::from_hours(24));
+    assert!(world.texts("a").await.is_empty(), "it expired, and to read makes no next one");
+    assert_eq!(world.sessions().await, 1);
+}
+
+#[tokio::test]
+async fn a_lifetime_ends_what_is_in_use_and_keeps_it_awake_until_then() {
+    let world = World::new();
+    let short = Rules { lifetime: Some(SignedDuration::from_hours(3)), ..rules() };
+    let desk = desk(&world.fixture, &world.work, short);
+    let ask = async |tool: &str, arguments: Value| {
+        desk.call(person("alice"), context("a"), call(tool, arguments).unwrap()).await.unwrap()
+    };
+    ask("append_entry", json!({ "text": "kept" })).await;
+    let session = world.session("a").await;
+    world.clock.advance(SignedDuration::from_hours(2));
+    world.fixture.transition(session, Trigger::IdleTimeout).await;
+    ask("read_recent", json!({})).await;
+    assert_eq!(world.fixture.state(session).await, session_core::SessionState::Active);
+    world.clock.advance(SignedDuration::from_hours(1));
+    assert_eq!(ask("read_recent", json!({})).await["entries"], json!([]));
 }
 
 #[tokio::test]
@@ -232,6 +293,22 @@ async fn a_page_has_an_end_however_large_entries_are() {
 }
 
 #[tokio::test]
+async fn an_entry_of_the_longest_text_is_read_as_it_was() {
+    let world = World::new();
+    let max = crate::tools::ENTRY_MAX;
+    let texts = ["x", "\u{1b}", "\n", "\"", "ü"].map(|part| part.repeat(max / part.len()));
+    for (number, text) in texts.iter().enumerate() {
+        let entry = json!({ "text": text, "key": number.to_string() });
+        let first = world.ask("a", "append_entry", entry.clone()).await.unwrap();
+        assert_eq!(world.ask("a", "append_entry", entry).await.unwrap(), first);
+        assert_eq!(world.texts("a").await.last(), Some(text));
+    }
+    let longer = json!({ "text": format!("{}x", texts[0]) });
+    assert_eq!(world.ask("a", "append_entry", longer).await.unwrap_err().code, Code::InvalidArgument);
+    assert_eq!(world.fixture.log(world.session("a").await).await.len(), 1 + texts.len());
+}
+
+#[tokio::test]
 async fn the_end_of_a_session_counts_at_once_and_everywhere() {
     let world = World::new();
     // A second process over the same store.
@@ -246,19 +323,23 @@ async fn the_end_of_a_session_counts_at_once_and_everywhere() {
     let killed = Trigger::Terminate(TerminationReason::Killed);
     world.fixture.transition(first, killed).await;
     assert_eq!(read().await, 0);
+    assert!(world.ask("a", "whoami", json!({})).await.unwrap().get("generation").is_none());
+    world.append("a", "new").await;
     let who = world.ask("a", "whoami", json!({})).await.unwrap();
     assert_eq!(
         (who["generation"].as_u64(), who["previous"].as_str()),
         (Some(2), Some(first.to_string().as_str()))
     );
-    assert_eq!(world.texts("a").await, Vec::<String>::new());
+    assert_eq!(world.texts("a").await, ["new"]);
     world.clock.advance(SignedDuration::from_hours(24));
+    world.append("a", "newer").await;
     assert_eq!(world.ask("a", "whoami", json!({})).await.unwrap()["generation"], 3);
 }
 
 #[tokio::test]
 async fn used_now_and_then_a_session_lives_on() {
     let world = World::new();
+    world.append("a", "here").await;
     let session = world.session("a").await;
     for _ in 0..60 {
         world.clock.advance(SignedDuration::from_hours(1));
@@ -276,8 +357,11 @@ async fn what_was_inferred_is_recorded_as_inferred() {
         repo_root: Some(Part { value: "/here".into(), from: Provenance::Inferred }),
         ..Context::default()
     };
-    let whoami =
-        world.desk.call(person("alice"), inferred, call("whoami", json!({})).unwrap()).await.unwrap();
+    let ask = async |tool: &str, arguments: Value| {
+        world.desk.call(person("alice"), inferred.clone(), call(tool, arguments).unwrap()).await.unwrap()
+    };
+    ask("append_entry", json!({ "text": "t" })).await;
+    let whoami = ask("whoami", json!({})).await;
     for part in ["agent", "repo_root", "mode", "scope", "machine"] {
         assert_eq!(whoami[part]["from"], "inferred", "{part}");
     }
@@ -339,6 +423,8 @@ async fn a_run_is_who_its_token_says_and_nobody_else() {
 #[tokio::test]
 async fn only_ones_own_and_ones_children_are_seen() {
     let world = World::new();
+    world.append("a", "of a").await;
+    world.append("b", "of b").await;
     let (a, b) = (world.session("a").await, world.session("b").await);
     let child =
         NewSession { parent: Some(session_core::family::Parent::new(a)), ..world.fixture.new_session() };
@@ -376,13 +462,18 @@ async fn a_token_for_little_does_little_and_nothing_is_stored_of_what_is_refused
     let world = World::new();
     let weak =
         Bearer::Owner { principal: "alice".parse().unwrap(), verbs: [Verb::Read].into_iter().collect() };
-    let refused = world.desk.call(weak, context("a"), call("whoami", json!({})).unwrap()).await.unwrap_err();
-    assert_eq!(refused.code, Code::Forbidden);
+    for (tool, arguments) in
+        [("append_entry", json!({ "text": "t" })), ("set_project", json!({ "name": "n" }))]
+    {
+        let call = call(tool, arguments).unwrap();
+        let refused = world.desk.call(weak.clone(), context("a"), call).await.unwrap_err();
+        assert_eq!(refused.code, Code::Forbidden);
+    }
+    world.desk.call(weak, context("a"), call("read_recent", json!({})).unwrap()).await.unwrap();
     let bad = Context { agent: part("two\nlines"), ..context("a") };
     let entry = || call("append_entry", json!({ "text": "t" })).unwrap();
     assert!(world.desk.call(person("alice"), bad, entry()).await.is_err());
     let none = Context { repo_root: None, ..context("a") };
     assert!(world.desk.call(person("alice"), none, entry()).await.is_err());
-    let listed = world.fixture.list(&session_core::ports::SessionFilter::default()).await;
-    assert!(listed.is_empty());
+    assert_eq!(world.sessions().await, 0);
 }

@@ -139,6 +139,7 @@ async fn what_is_bad_is_told_and_goes_no_further() {
         (json!({ "text": "t", "repo_root": "relative" }), "invalid_argument: repo_root"),
         (json!({ "text": "t", "agent": 7 }), "invalid_argument: agent"),
         (json!({ "text": "x".repeat(10 << 20) }), "invalid_argument: text"),
+        (json!({ "text": "\u{1}".repeat(10 << 20) }), "invalid_argument: text"),
         (json!({ "text": "" }), "invalid_argument: text"),
         (json!({}), "invalid_argument: missing field"),
     ] {

@@ -9,8 +9,9 @@ use crate::context::Part;
 /// What one works on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ProjectView {
-    /// Your session.
-    pub session_id: String,
+    /// Your session; there is none before you keep something.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<String>,
     /// The project's name, once it was set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
@@ -34,8 +35,9 @@ pub struct Appended {
 /// A page of entries.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Entries {
-    /// Your session.
-    pub session_id: String,
+    /// Your session; there is none before you keep something.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<String>,
     /// The entries, oldest first.
     pub entries: Vec<EntryView>,
     /// There are earlier ones: ask with this as `before`.
@@ -60,8 +62,9 @@ pub struct EntryView {
 /// Who one is, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct WhoAmI {
-    /// Your session.
-    pub session_id: String,
+    /// Your session; there is none before you keep something.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<String>,
     /// Who owns it.
     pub principal: String,
     /// Which session of this identity it is, counted from 1.

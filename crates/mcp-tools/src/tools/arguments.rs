@@ -3,15 +3,14 @@
 use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use session_core::event::Payload;
 use session_core::names::{IdempotencyKey, Label};
 use session_core::ports::{Cursor, NotePart, Page};
 use session_core::{Seq, SessionId};
 
 use crate::refused::Refused;
 
-/// The longest entry in bytes, as JSON.
-pub const ENTRY_MAX: usize = Payload::MAX - 1_024;
+/// The longest entry in bytes.
+pub const ENTRY_MAX: usize = 1 << 20;
 
 /// The longest name or description of a project in bytes.
 const DESCRIPTION_MAX: usize = 64 * 1024;
@@ -180,7 +179,7 @@ fn limit(asked: Option<u32>, usual: u32) -> Result<u32, Refused> {
     }
 }
 
-/// Refuses text that is empty, has a NUL, or is too long as JSON.
+/// Refuses text that is empty, has a NUL, or is too long.
 fn text(name: &str, text: &str, max: usize) -> Result<(), Refused> {
     if text.is_empty() {
         return Err(Refused::argument(name, "is empty"));
@@ -188,12 +187,9 @@ fn text(name: &str, text: &str, max: usize) -> Result<(), Refused> {
     if text.contains('\0') {
         return Err(Refused::argument(name, "is no text: it has a NUL"));
     }
-    let written = |text: &str| serde_json::to_string(text).map_or(usize::MAX, |written| written.len());
-    if text.len() > max || written(text) > max {
-        let reason = format!(
-            "is {} bytes long, {max} are allowed as JSON: split it, or keep it in a file",
-            text.len()
-        );
+    if text.len() > max {
+        let reason =
+            format!("is {} bytes long, {max} are allowed: split it, or keep it in a file", text.len());
         return Err(Refused::argument(name, reason));
     }
     Ok(())

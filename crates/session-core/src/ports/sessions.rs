@@ -9,7 +9,7 @@ use crate::identity::IdentityKey;
 use crate::ids::{SessionId, SessionRef};
 use crate::names::{ExternalKey, Label, Principal};
 use crate::ports::{Sweep, Swept};
-use crate::session::{Keyed, ManagedSession, NewSession, OpenSession, Opened, SessionSummary};
+use crate::session::{Keyed, ManagedSession, NewSession, OpenSession, Opened, SessionSummary, Validity};
 use crate::state::Trigger;
 
 /// The registry of sessions.
@@ -28,8 +28,14 @@ pub trait SessionStore: Send + Sync {
     /// [`STAMP_EVERY`] does not slide. A session that was found stays in its state.
     async fn open(&self, request: OpenSession, now: Timestamp) -> StoreResult<Opened>;
 
-    /// Where an identity leads at the moment, without using it: `None` where [`open`](Self::open) would make a session.
-    async fn opened(&self, key: IdentityKey, now: Timestamp) -> StoreResult<Option<Opened>>;
+    /// Where an identity leads at the moment: `None` where [`open`](Self::open) would make a session. With `used` that is a
+    /// use as it is there; without, nothing is written.
+    async fn opened(
+        &self,
+        key: IdentityKey,
+        used: Option<Validity>,
+        now: Timestamp,
+    ) -> StoreResult<Option<Opened>>;
 
     /// Gets or creates by the key that `new` must have (else `Backend`): the one live session of this owner with this
     /// key. Any number of callers at once get one session; a terminated one has given its key up.

@@ -166,6 +166,7 @@ impl Client {
             children_max: u32::try_from(CHILDREN_MAX).unwrap(),
             callback,
             allotted: self.world.one_in(2),
+            confined: true,
         };
         // What is its parent's is less than that has.
         let budget = Budget { tokens_max: 700, tool_calls_max: 20, ..Budget::default() };

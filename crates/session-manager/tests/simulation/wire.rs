@@ -10,17 +10,18 @@ use session_core::affinity::RunnerProfile;
 use session_core::approval::{Approval, NewApproval, Reply, Withdrawal};
 use session_core::budget::{Account, BudgetChange, Usage};
 use session_core::error::{StoreError, StoreResult};
-use session_core::event::{Event, NewEvent, Payload, Seq};
+use session_core::event::{Event, NewEvent, Note, Payload, Seq};
 use session_core::family::Callback;
+use session_core::identity::IdentityKey;
 use session_core::names::{Label, Principal, ProgramVersion};
 use session_core::ports::{
     Appended, ApprovalFilter, ApprovalStore, Author, ClaimedRun, Directive, EventStore, FamilyStore,
-    Idempotency, Ledger, Listing, NewCrew, NewRun, Page, RunProgress, RunStore, RunnerStore, SessionFilter,
-    SessionStore, Spent, Sweep, Swept, TokenStore, Wakes,
+    Idempotency, Ledger, Listing, NewCrew, NewRun, NotePart, Page, RunProgress, RunStore, RunnerStore,
+    SessionFilter, SessionStore, Spent, Sweep, Swept, TokenStore, Wakes,
 };
 use session_core::run::{Ending, Epoch, Fence, Run, StopMode};
 use session_core::runner::RunnerRecord;
-use session_core::session::{Binding, Keyed, ManagedSession, NewSession, OpenSession, Opened};
+use session_core::session::{Binding, Keyed, ManagedSession, NewSession, OpenSession, Opened, Validity};
 use session_core::state::Trigger;
 use session_core::token::{NewToken, SigningKey, TokenRecord};
 use session_core::wake::{Listener, Topic};
@@ -91,14 +92,14 @@ impl Speaks for Author {
     fn fence(&self) -> Option<Fence> {
         match self {
             Self::Run(fence) => Some(*fence),
-            Self::Session(_) => None,
+            Self::Session(_) | Self::Live(_) => None,
         }
     }
 
     fn by(self, epoch: Epoch) -> Self {
         match self {
             Self::Run(fence) => Self::Run(fence.by(epoch)),
-            Self::Session(session) => Self::Session(session),
+            Self::Session(_) | Self::Live(_) => self,
         }
     }
 }
@@ -272,6 +273,7 @@ macro_rules! ports {
 ports! {
     SessionStore {
         write open(request: OpenSession, now: Timestamp) -> Opened;
+        write opened(key: IdentityKey, used: Option<Validity>, now: Timestamp) -> Option<Opened>;
         write open_key(new: NewSession, now: Timestamp) -> Keyed;
         write create(new: NewSession, now: Timestamp) -> ManagedSession;
         write import(new: NewSession, events: Vec<Event>, imported: Payload, now: Timestamp) -> ManagedSession;
@@ -350,6 +352,7 @@ ports! {
     EventStore {
         read read(session: SessionId, after: Seq, limit: u32) -> Vec<Event>;
         read tail(session: SessionId, limit: u32) -> Vec<Event>;
+        read notes(session: SessionId, note: Note, part: NotePart) -> Vec<Event>;
     } {
         async fn append(&self, author: Author, batch: Vec<NewEvent>, now: Timestamp) -> StoreResult<Appended> {
             let call = Call { name: "append", fence: author.fence() };

@@ -1,15 +1,17 @@
 //! What services beside the routes do on behalf of a caller, by the rules of the routes.
 
-use session_api::Problem;
 use session_api::runs::{CreateRun, RunCreated, RunType};
 use session_api::sessions::ResultView;
+use session_api::{Code, Problem};
+use session_core::family::narrower;
 use session_core::names::IdempotencyKey;
 use session_core::run::StopMode;
 use session_core::token::{Bearer, Verb};
 use session_core::{ManagedSession, RunId, SessionId};
 use session_manager::Submission;
 
-use super::{plan, runs, sessions};
+use super::plan::{self, Confined};
+use super::{runs, sessions};
 use crate::auth::Caller;
 use crate::problem::{Refusal, internal};
 use crate::state::State;
@@ -28,7 +30,8 @@ impl Acting {
         Self { state, caller: bearer.into() }
     }
 
-    /// Starts a child of `parent`, at most once a key.
+    /// Starts a child of `parent`, at most once a key. Below a run's own session it reaches no farther than that; an owner, who
+    /// is in no room, has it bounded by the settings alone.
     pub async fn start(
         &self,
         parent: SessionId,
@@ -37,11 +40,16 @@ impl Acting {
     ) -> Result<RunCreated, Problem> {
         let request =
             CreateRun { kind: RunType::Start, parent_session_id: Some(parent.to_string()), ..request };
-        let plan = plan::submission(&self.state, &self.caller, request.clone());
+        let confined = match &self.caller {
+            Caller::Principal(_) => Confined::BySettings,
+            Caller::Run(_) => Confined::ByParent,
+        };
+        let plan = plan::start(&self.state, &self.caller, request.clone(), confined);
         self.submit(parent, &request, key, plan).await.map_err(|Refusal(problem)| problem)
     }
 
-    /// Has `child`, which `parent` started, do something more, at most once a key.
+    /// Has `child`, which `parent` started, do something more, at most once a key. A run has none work for it that its session's
+    /// owner gave more than the run has.
     pub async fn send(
         &self,
         parent: SessionId,
@@ -50,7 +58,17 @@ impl Acting {
         key: Option<IdempotencyKey>,
     ) -> Result<RunCreated, Problem> {
         let request = CreateRun { kind: RunType::Resume, session_id: Some(child.id.to_string()), ..request };
-        let plan = plan::further(&self.state, child.clone(), &request);
+        let plan = async {
+            if let Caller::Run(_) = &self.caller {
+                let found = self.state.coordinator().store().session(parent).await?;
+                let found = found.ok_or_else(|| Refusal::unknown("session", parent))?;
+                narrower(&found, child).map_err(|wider| {
+                    let detail = format!("session {} reaches farther than the run's own: {wider}", child.id);
+                    Refusal(Problem::new(Code::Forbidden, detail))
+                })?;
+            }
+            plan::further(&self.state, child.clone(), &request).await
+        };
         self.submit(parent, &request, key, plan).await.map_err(|Refusal(problem)| problem)
     }
 

@@ -29,12 +29,27 @@ pub(super) async fn submission(
     request: CreateRun,
 ) -> Result<Submission, Refusal> {
     match request.kind {
-        RunType::Start => start(state, caller, request).await,
+        RunType::Start => start(state, caller, request, Confined::ByParent).await,
         RunType::Resume => resume(state, caller, request).await,
     }
 }
 
-async fn start(state: &State, caller: &Caller, request: CreateRun) -> Result<Submission, Refusal> {
+/// What bounds a new session that has a parent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Confined {
+    /// What its parent has.
+    ByParent,
+    /// What the settings give to a session of this owner, who is in no room.
+    BySettings,
+}
+
+/// A new session and its first run.
+pub(super) async fn start(
+    state: &State,
+    caller: &Caller,
+    request: CreateRun,
+    confined: Confined,
+) -> Result<Submission, Refusal> {
     if request.session_id.is_some() {
         return Err(Refusal::invalid(
             "session_id",
@@ -56,9 +71,10 @@ async fn start(state: &State, caller: &Caller, request: CreateRun) -> Result<Sub
     state.host().check_env(&named)?;
     let asked = request.sandbox.clone().unwrap_or_default();
     let found = bearer(state, &principal, key.as_ref()).await?;
+    let confining = parent.as_ref().filter(|_| confined == Confined::ByParent);
     let wanted = Wanted {
         principal: &principal,
-        parent: parent.as_ref().map(|parent| &parent.sandbox),
+        parent: confining.map(|parent| &parent.sandbox),
         kind,
         project: project.as_deref().map(camino::Utf8Path::as_str),
         sandbox: &asked,
@@ -77,6 +93,7 @@ async fn start(state: &State, caller: &Caller, request: CreateRun) -> Result<Sub
         parent: parent.as_ref().map(|parent| Parent {
             callback: request.callback,
             allotted: giver.is_some(),
+            confined: confining.is_some(),
             ..Parent::new(parent.id)
         }),
     };

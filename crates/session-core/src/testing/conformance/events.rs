@@ -43,10 +43,13 @@ pub async fn a_batch_gets_the_next_numbers(f: &Fixture) {
 /// An event of the largest size is kept.
 pub async fn a_payload_of_the_largest_size_is_kept(f: &Fixture) {
     let session = f.session().await.id;
-    let payload = Payload::parse(&format!("\"{}\"", "x".repeat(Payload::MAX - 2))).unwrap();
-    let body = NewEvent { payload, ..Fixture::message("") };
-    f.append(session, vec![body.clone()]).await;
-    assert_eq!(f.records(session).await[1], body);
+    let text = |size: usize| format!("\"{}\"", "x".repeat(size - 2));
+    let payload = Payload::parse(&text(Payload::MAX)).unwrap();
+    let message = NewEvent { payload, ..Fixture::message("") };
+    let payload = Payload::of(&EventKind::Entry, &text(Payload::ENTRY_MAX)).unwrap();
+    let entry = NewEvent { payload, kind: EventKind::Entry, ..Fixture::message("") };
+    f.append(session, vec![message.clone(), entry.clone()]).await;
+    assert_eq!(f.records(session).await[1..], [message, entry]);
 }
 
 /// An empty batch is nothing, and no error.

@@ -14,7 +14,7 @@ use crate::ids::SessionId;
 use crate::ports::{STAMP_EVERY, SessionFilter};
 use crate::record;
 use crate::run::{EndKind, ReasonCode, RunPhase, StopMode};
-use crate::session::{Generation, NewSession, OpenSession, Opened};
+use crate::session::{Generation, NewSession, OpenSession, Opened, Validity};
 use crate::state::{SessionState, TerminationReason, Trigger};
 
 const DAY: SignedDuration = SignedDuration::from_hours(24);
@@ -35,6 +35,7 @@ async fn assert_next_generation(f: &Fixture, old: &Opened, new: &Opened) {
         generation: old.generation + 1,
         previous: Some(old.session),
         created: true,
+        stamped: true,
         expires_at: f.now() + DAY,
     };
     assert_eq!(*new, expected);
@@ -102,6 +103,7 @@ pub async fn a_new_identity_makes_its_session(f: &Fixture) {
         generation: 1,
         previous: None,
         created: true,
+        stamped: true,
         expires_at: f.now() + DAY,
     };
     assert_eq!(opened, expected);
@@ -133,21 +135,45 @@ pub async fn a_known_identity_is_found_and_nothing_is_made(f: &Fixture) {
     assert_eq!(f.list(&SessionFilter::default()).await, [first.session]);
 }
 
-/// Where an identity leads can be asked without using it, and without making anything.
+/// Where an identity leads can be asked without making anything, and without using it.
 pub async fn where_an_identity_leads_is_told_without_using_it(f: &Fixture) {
     let key = ordinary(f).identity.key();
-    let ask = async || f.store.opened(key, f.now()).await.unwrap();
+    let ask = async || f.store.opened(key, None, f.now()).await.unwrap();
     assert_eq!(ask().await, None);
     assert!(f.list(&SessionFilter::default()).await.is_empty());
     let first = open(f, ordinary(f)).await;
     f.advance(STAMP_EVERY * 2);
-    assert_eq!(ask().await, Some(Opened { created: false, ..first }), "it is not prolonged");
+    let found = Opened { created: false, stamped: false, ..first };
+    assert_eq!(ask().await, Some(found), "it is not prolonged");
     f.clock.set(first.expires_at);
     assert_eq!(ask().await, None);
     let second = open(f, ordinary(f)).await;
-    assert_eq!(ask().await, Some(Opened { created: false, ..second }));
+    assert_eq!(ask().await, Some(Opened { created: false, stamped: false, ..second }));
     f.transition(second.session, Trigger::Terminate(TerminationReason::Killed)).await;
     assert_eq!(ask().await, None);
+}
+
+/// Who is led to a session without making one uses it: as long as it is used it is valid, at the most for its lifetime.
+pub async fn to_be_led_to_a_session_prolongs_it(f: &Fixture) {
+    let key = ordinary(f).identity.key();
+    let validity = Validity { ttl: DAY, lifetime: Some(DAY * 3 / 2) };
+    let ask = async || f.store.opened(key, Some(validity), f.now()).await.unwrap();
+    assert_eq!(ask().await, None);
+    assert!(f.list(&SessionFilter::default()).await.is_empty());
+    let first = open(f, ordinary(f)).await;
+    let born = f.now();
+    let found = Opened { created: false, stamped: false, ..first };
+    f.advance(STAMP_EVERY);
+    assert_eq!(ask().await, Some(found), "its stamp is young");
+    f.advance(TICK);
+    assert_eq!(ask().await, Some(Opened { stamped: true, expires_at: f.now() + DAY, ..found }));
+    f.advance(DAY - TICK);
+    let capped = Opened { stamped: true, expires_at: born + DAY * 3 / 2, ..found };
+    assert_eq!(ask().await, Some(capped));
+    assert_eq!(ask().await, Some(Opened { stamped: false, ..capped }));
+    f.clock.set(capped.expires_at);
+    assert_eq!(ask().await, None);
+    assert_eq!(f.list(&SessionFilter::default()).await, [first.session]);
 }
 
 /// A hundred calls at once make one session, and exactly one of them made it.
@@ -170,7 +196,7 @@ pub async fn concurrent_calls_on_an_expired_identity_make_one_generation(f: &Fix
     let made: Vec<_> = opened.iter().filter(|opened| opened.created).collect();
     assert_eq!(made.len(), 1);
     assert_next_generation(f, &old, made[0]).await;
-    let same = |opened: &Opened| Opened { created: true, ..*opened } == *made[0];
+    let same = |opened: &Opened| Opened { created: true, stamped: true, ..*opened } == *made[0];
     assert!(opened.iter().all(same), "{opened:?}");
     assert_identity_expired(f, old.session).await;
     assert_eq!(f.log(old.session).await.len(), 2);

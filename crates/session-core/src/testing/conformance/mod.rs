@@ -112,6 +112,7 @@ macro_rules! conformance_cases {
             a_new_identity_makes_its_session
             a_known_identity_is_found_and_nothing_is_made
             where_an_identity_leads_is_told_without_using_it
+            to_be_led_to_a_session_prolongs_it
             concurrent_calls_make_one_session
             concurrent_calls_on_an_expired_identity_make_one_generation
             the_stamp_is_written_at_most_once_a_minute

@@ -16,7 +16,9 @@ use crate::ids::{Id as _, SessionId, SessionRef};
 use crate::names::Label;
 use crate::ports::{Cursor, Listing, Page, STAMP_EVERY, SessionFilter, SessionStore, Sweep, Swept};
 use crate::record;
-use crate::session::{Generation, Keyed, ManagedSession, NewSession, OpenSession, Opened, SessionSummary};
+use crate::session::{
+    Generation, Keyed, ManagedSession, NewSession, OpenSession, Opened, SessionSummary, Validity,
+};
 use crate::state::{SessionState, TerminationReason, Trigger};
 
 #[async_trait]
@@ -25,13 +27,13 @@ impl SessionStore for MemoryStore {
         self.write(|draft| draft.open(request, now))
     }
 
-    async fn opened(&self, key: IdentityKey, now: Timestamp) -> StoreResult<Option<Opened>> {
-        Ok(self.read(|data| {
-            let known = data.registrations.get(&key).filter(|known| known.expires_at > now)?;
-            let session =
-                data.sessions.get(&known.session).filter(|session| !session.state.is_terminated())?;
-            Some(opened(*known, session.generation, false))
-        }))
+    async fn opened(
+        &self,
+        key: IdentityKey,
+        used: Option<Validity>,
+        now: Timestamp,
+    ) -> StoreResult<Option<Opened>> {
+        self.write(|draft| Ok(draft.opened(key, used, now)))
     }
 
     async fn open_key(&self, new: NewSession, now: Timestamp) -> StoreResult<Keyed> {
@@ -164,26 +166,26 @@ impl SessionStore for MemoryStore {
 }
 
 impl Draft {
+    fn opened(&mut self, key: IdentityKey, used: Option<Validity>, now: Timestamp) -> Option<Opened> {
+        let known = self.data.registrations.get_mut(&key).filter(|known| known.expires_at > now)?;
+        let session = self.data.sessions.get(&known.session)?;
+        if session.state.is_terminated() {
+            return None;
+        }
+        let stale = now.duration_since(known.stamped_at) > STAMP_EVERY;
+        let used = used.filter(|_| stale);
+        if let Some(validity) = used {
+            known.expires_at = validity.until(session.created_at, now);
+            known.stamped_at = now;
+        }
+        Some(opened(*known, session.generation, false, used.is_some()))
+    }
+
     fn open(&mut self, request: OpenSession, now: Timestamp) -> StoreResult<Opened> {
         let key = request.identity.key();
-        let expiry = |created: Timestamp| {
-            let used = now.saturating_add(request.ttl).unwrap_or(Timestamp::MAX);
-            let oldest = request.lifetime.and_then(|lifetime| created.saturating_add(lifetime).ok());
-            oldest.map_or(used, |oldest| oldest.min(used))
-        };
-        if let Some(known) = self.data.registrations.get(&key).copied()
-            && known.expires_at > now
-            && let Some(session) = self.data.sessions.get(&known.session)
-            && !session.state.is_terminated()
-        {
-            let generation = session.generation;
-            let mut registration = known;
-            if now.duration_since(known.stamped_at) > STAMP_EVERY {
-                registration.expires_at = expiry(session.created_at);
-                registration.stamped_at = now;
-            }
-            self.data.registrations.insert(key, registration);
-            return Ok(opened(registration, generation, false));
+        let validity = request.validity();
+        if let Some(opened) = self.opened(key, Some(validity), now) {
+            return Ok(opened);
         }
         // The numbering goes on from the sessions: it outlives the registration.
         let line = self.data.sessions.values().filter_map(|session| Some((session.generation?, session.id)));
@@ -199,18 +201,25 @@ impl Draft {
             self.terminate(previous, TerminationReason::IdentityExpired, now)?;
         }
         let session = self.create(request.new, Some(generation), now)?;
-        let registration = Registration { session: session.id, expires_at: expiry(now), stamped_at: now };
+        let expires_at = validity.until(now, now);
+        let registration = Registration { session: session.id, expires_at, stamped_at: now };
         self.data.registrations.insert(key, registration);
-        Ok(opened(registration, session.generation, true))
+        Ok(opened(registration, session.generation, true, true))
     }
 }
 
-fn opened(registration: Registration, generation: Option<Generation>, created: bool) -> Opened {
+fn opened(
+    registration: Registration,
+    generation: Option<Generation>,
+    created: bool,
+    stamped: bool,
+) -> Opened {
     Opened {
         session: registration.session,
         generation: generation.map_or(0, |generation| generation.number),
         previous: generation.and_then(|generation| generation.previous),
         created,
+        stamped,
         expires_at: registration.expires_at,
     }
 }
