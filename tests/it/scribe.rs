@@ -9,8 +9,8 @@ mod many;
 use std::fs;
 
 use camino::Utf8PathBuf;
+use session_store::testing::pg::{self, PgDatabase};
 use session_tests::home::Home;
-use session_tests::pg::{self, PgDatabase};
 
 /// A data directory on one of the databases.
 struct Ground {
