@@ -73,8 +73,10 @@ fn what_makes_no_sense_is_refused_before_anything_is_done() {
     let refused = bridge(&["--no-auth", "--listen", "0.0.0.0:0", "--", "true"]).exits(5);
     assert!(refused.stderr.contains("loopback"), "{}", refused.stderr);
     // Whom its operator names is who issues tokens, where the operator says that it is.
-    let named = ["--url", "http://bridge.example", "--issuer", "https://login.example.com"];
     let other = Home::new();
+    let scope = project(&other, "scope");
+    let named = ["--url", "http://bridge.example", "--issuer", "https://login.example.com"];
+    let named = [&named[..], &["--sandbox-scope", scope.as_str()]].concat();
     let bridge_of = Bridge::start(&other, &named);
     let mut stranger = bridge_of.client();
     stranger.token.clear();
@@ -116,4 +118,38 @@ fn a_token_lets_in_and_to_ones_own_sessions_alone() {
     let refused = stranger.call("cwd", &json!({}));
     assert!(refused.contains("root_not_allowed"), "{refused}");
     assert_eq!(client.call("cwd", &json!({})), mine);
+}
+
+#[test]
+fn no_session_sees_what_lets_in_or_what_only_another_server_is_to_know() {
+    let home = Home::new();
+    let (mine, other) = (project(&home, "mine"), project(&home, "other"));
+    let (server, token, file) = (server(&home), mine.join("bridge.token"), mine.join("servers.json"));
+    let secret = json!({"command": "python3", "args": [server], "env": {"KEY": "of one"}});
+    fs::write(&file, json!({"mcpServers": {"one": secret}}).to_string()).unwrap();
+    let read = ["--listen", "127.0.0.1:0", "--allow-read", directory(&server)];
+    let [with_token, with_file] = [["--token-file", token.as_str()], ["--config", file.as_str()]]
+        .map(|of| [&["bridge"], &read[..], &of[..]].concat());
+    // What the operator opens to all does not hold it.
+    for (arguments, more) in [
+        (&with_token, &["--sandbox-scope", mine.as_str(), "--", "true"][..]),
+        (&with_token, &["--session-isolation", "--allow-read", mine.as_str(), "--", "true"]),
+        (&with_file, &["--session-isolation", "--sandbox-scope", mine.as_str()]),
+        (&with_file, &["--check", "--sandbox-scope", mine.as_str()]),
+    ] {
+        let refused = home.run(&[&arguments[..], more].concat()).exits(2);
+        assert!(refused.stderr.contains("which no session may see"), "{more:?}: {}", refused.stderr);
+    }
+    // Nor does what a client opens.
+    for (arguments, more) in [
+        (&with_token, &["--session-isolation", "--", "python3", server.as_str()][..]),
+        (&with_file, &["--session-isolation"]),
+    ] {
+        let bridge = Bridge::of(&home, &[&arguments[..], more].concat());
+        let refused = bridge.opens(&[&mine]).call("cwd", &json!({}));
+        assert!(refused.contains("root_holds_data"), "{refused}");
+        assert_eq!(bridge.opens(&[&other]).call("cwd", &json!({})), other);
+        drop(bridge);
+        home.until_free();
+    }
 }

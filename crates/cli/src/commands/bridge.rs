@@ -45,6 +45,7 @@ pub(super) fn configured(context: &Context) -> Outcome<Option<Wish>> {
         scope: bridge::directories("bridge.sandbox_scope", &settings.sandbox_scope)?,
         allowed: bridge::directories("bridge.allow_root", &settings.allow_root)?,
         allow_read: bridge::directories("bridge.allow_read", &settings.allow_read)?,
+        hidden: Vec::new(),
         level: None,
         net: None,
     };
@@ -52,8 +53,10 @@ pub(super) fn configured(context: &Context) -> Outcome<Option<Wish>> {
         return Err(Failure::usage("bridge.sandbox_scope is empty, and all clients share one server")
             .hint("name the server's directory, or set bridge.session_isolation = true"));
     }
+    let servers = bridge::read(&settings.config, &[])?;
     Ok(Some(Wish {
-        servers: bridge::read(&settings.config, &[])?,
+        secrets: secrets(&servers, Some(&settings.config)),
+        servers,
         listen: settings.listen.clone(),
         isolation: settings.session_isolation,
         grounds,
@@ -99,14 +102,17 @@ fn wish(context: &Context, args: &BridgeArgs) -> Outcome<Wish> {
     }
     let token_file = args.token_file.clone().unwrap_or_else(|| context.paths.data.join(TOKEN_FILE));
     let allowed = if args.no_auth && args.allow_root.is_empty() { &scope } else { &args.allow_root };
+    let servers = servers(context, args)?;
     Ok(Wish {
-        servers: servers(context, args)?,
+        secrets: secrets(&servers, args.config.as_ref()),
+        servers,
         listen: args.listen.clone(),
         isolation: args.session_isolation,
         grounds: Grounds {
             scope: bridge::directories("--sandbox-scope", &scope)?,
             allowed: bridge::directories("--allow-root", allowed)?,
             allow_read: bridge::directories("--allow-read", &args.allow_read)?,
+            hidden: Vec::new(),
             level: args.sandbox,
             net: args.net,
         },
@@ -122,6 +128,11 @@ fn wish(context: &Context, args: &BridgeArgs) -> Outcome<Wish> {
         },
         check: args.check,
     })
+}
+
+/// The file of these servers, where it may hold what only they are to know: variables of theirs.
+fn secrets(servers: &Servers, file: Option<&Utf8PathBuf>) -> Option<Utf8PathBuf> {
+    file.filter(|_| servers.values().any(|server| !server.env.is_empty())).cloned()
 }
 
 /// A scheme, a host and perhaps a port: what stands before every path here.

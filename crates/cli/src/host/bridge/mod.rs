@@ -54,6 +54,8 @@ pub struct Wish {
     pub isolation: bool,
     /// What sessions get.
     pub grounds: Grounds,
+    /// The file that they were read from, where it holds what only they are to know; none otherwise.
+    pub secrets: Option<Utf8PathBuf>,
     /// The file of the token that lets in; none where everybody is let in.
     pub token_file: Option<Utf8PathBuf>,
     /// By which names it answers, beside its address.
@@ -86,10 +88,11 @@ impl Bridge {
     /// Listens where it was asked for, and says where that is.
     pub(super) async fn open(operations: &Operations, wish: &Wish) -> Outcome<Self> {
         let owner = operations.principal()?;
-        let bridge =
-            |listener| Self { wish: wish.clone(), listener, pipes: Arc::new(Pipes::default()), owner };
+        let mut grounds = wish.grounds.clone();
         if wish.check {
-            return Ok(bridge(None));
+            grounds.hide(wish.secrets.as_slice())?;
+            let wish = Wish { grounds, ..wish.clone() };
+            return Ok(Self { wish, listener: None, pipes: Arc::new(Pipes::default()), owner });
         }
         let numeric = wish.listen.strip_prefix("localhost:").map(|port| format!("127.0.0.1:{port}"));
         let address: SocketAddr = numeric.as_deref().unwrap_or(&wish.listen).parse().map_err(|_| {
@@ -107,14 +110,17 @@ impl Bridge {
             }
             None => {}
         }
+        let secret: Vec<_> = wish.secrets.iter().chain(&wish.token_file).cloned().collect();
+        grounds.hide(&secret)?;
+        let wish = Wish { grounds, ..wish.clone() };
         let failed = |error: &std::io::Error| {
             Failure::caused(Kind::Error, format!("the bridge cannot listen at {address}"), error)
         };
         let listener = TcpListener::bind(address).await.map_err(|error| failed(&error))?;
         let address = listener.local_addr().map_err(|error| failed(&error))?;
-        let level = level(operations, wish).await?;
-        paste::announce(operations.context(), wish, address, &level)?;
-        Ok(bridge(Some((listener, address))))
+        let level = level(operations, &wish).await?;
+        paste::announce(operations.context(), &wish, address, &level)?;
+        Ok(Self { wish, listener: Some((listener, address)), pipes: Arc::new(Pipes::default()), owner })
     }
 
     /// Where the runner leaves the pipes of servers.

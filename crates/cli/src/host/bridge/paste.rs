@@ -131,6 +131,7 @@ mod tests {
             listen: String::new(),
             isolation: true,
             grounds: crate::host::bridge::Grounds::default(),
+            secrets: None,
             token_file: None,
             hosts: hosts.iter().map(|host| (*host).to_owned()).collect(),
             origins: Vec::new(),

@@ -31,6 +31,8 @@ pub struct Grounds {
     pub allowed: Vec<Utf8PathBuf>,
     /// What every session may read.
     pub allow_read: Vec<Utf8PathBuf>,
+    /// Files that no session may see, as [`hide`](Self::hide) found them.
+    pub hidden: Vec<Utf8PathBuf>,
     /// How much the kernel must enforce.
     pub level: Option<SandboxLevel>,
     /// What they may reach.
@@ -47,6 +49,38 @@ pub(super) struct Given {
 }
 
 impl Grounds {
+    /// Keeps these files from every session: whoever reads the token begins sessions with any directories of this user. A
+    /// directory that holds one is nobody's root; refused where the operator has opened one to all.
+    pub(super) fn hide(&mut self, files: &[Utf8PathBuf]) -> Outcome<()> {
+        for file in files {
+            let failed = |error: &io::Error| {
+                Failure::caused(Kind::Error, format!("it cannot be found out where {file} really is"), error)
+            };
+            let real = file.canonicalize_utf8().map_err(|error| failed(&error))?;
+            // Whoever may write where its link is leads the bridge to another.
+            let parent =
+                file.parent().filter(|parent| !parent.as_str().is_empty()).unwrap_or(Utf8Path::new("."));
+            let parent = parent.canonicalize_utf8().map_err(|error| failed(&error))?;
+            self.hidden.push(parent.join(file.file_name().unwrap_or_default()));
+            self.hidden.push(real);
+        }
+        let opened = self.scope.iter().map(|place| ("--sandbox-scope", place));
+        let opened = opened.chain(self.allow_read.iter().map(|place| ("--allow-read", place)));
+        for (flag, place) in opened {
+            if let Some(file) = self.holds(place) {
+                let message = format!("{flag} {place} holds {file}, which no session may see");
+                return Err(Failure::usage(message)
+                    .hint("open directories that do not hold it, or keep it elsewhere"));
+            }
+        }
+        Ok(())
+    }
+
+    /// What of this is in a directory that no session may see.
+    fn holds(&self, place: &Utf8Path) -> Option<&Utf8PathBuf> {
+        self.hidden.iter().find(|file| file.starts_with(place))
+    }
+
     /// What a session gets in this scope; without one, private directories alone.
     pub(super) fn given(
         &self,
@@ -85,7 +119,9 @@ impl Grounds {
         let base = base.given(false);
         let in_place = project.clone().map(|project| (project, InPlace::Yes));
         let settled = operations.settle(operations.settling(), None, &wire, in_place, base, &server.env);
-        let Settled { sandbox, base_env } = settled.map_err(|error| refused(&error))?;
+        let Settled { mut sandbox, base_env } = settled.map_err(|error| refused(&error))?;
+        // Toolchains come along by `PATH`, and nobody asked for one of them.
+        sandbox.read.retain(|place| self.holds(place).is_none());
         let kind = if project.is_some() { WorkspaceKind::InPlace } else { WorkspaceKind::Scratch };
         Ok(Given { kind, project, sandbox, base_env })
     }
@@ -100,6 +136,10 @@ impl Grounds {
             if !is_allowed {
                 let why = "it is not below a directory that the operator of this bridge allows";
                 return Err(denied("root_not_allowed", root.path(), why));
+            }
+            if self.holds(&place).is_some() {
+                let why = "it holds a file that no session may see, such as the token of this bridge";
+                return Err(denied("root_holds_data", root.path(), why));
             }
             if !places.contains(&place) {
                 places.push(place);
