@@ -100,14 +100,19 @@ impl Bridge {
         Self { child, address, token: token.unwrap_or_default().trim().to_owned(), said }
     }
 
+    /// Its process.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        i32::try_from(self.child.id()).unwrap_or_default()
+    }
+
     /// Sends it a signal, and waits for its end: its exit code, `None` after a signal.
     ///
     /// # Panics
     ///
     /// When there is no such process.
     pub fn end_by(mut self, signal: Signal) -> Option<i32> {
-        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
-        let pid = pid.unwrap_or_else(|| panic!("no process"));
+        let pid = Pid::from_raw(self.pid()).unwrap_or_else(|| panic!("no process"));
         kill_process(pid, signal).unwrap_or_else(|error| panic!("kill: {error}"));
         self.child.wait().unwrap_or_else(|error| panic!("wait: {error}")).code()
     }
@@ -161,7 +166,17 @@ impl Client {
     /// When there is no answer.
     #[must_use]
     pub fn ask(&self, method: &str, body: &str) -> Reply {
-        read_answer(self.begins_to_ask(method, body)).unwrap_or_else(|error| panic!("no answer: {error}"))
+        Self::answer(self.begins_to_ask(method, body))
+    }
+
+    /// What comes on a connection on which something was asked.
+    ///
+    /// # Panics
+    ///
+    /// When nothing does.
+    #[must_use]
+    pub fn answer(stream: TcpStream) -> Reply {
+        read_answer(stream).unwrap_or_else(|error| panic!("no answer: {error}"))
     }
 
     /// The same without waiting for an answer: the connection on which it comes.

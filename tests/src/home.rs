@@ -375,6 +375,27 @@ pub fn processes_with(text: &str) -> Vec<i32> {
     pids.filter(has).collect()
 }
 
+/// Everything that a process has started, and what that has started.
+#[must_use]
+pub fn descendants(of: i32) -> Vec<i32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let parents: Vec<(i32, i32)> = pids.filter_map(|pid| Some((pid, parent(pid)?))).collect();
+    let mut found = vec![of];
+    let mut next = 0;
+    while let Some(parent) = found.get(next).copied() {
+        found.extend(parents.iter().filter(|(_, of)| *of == parent).map(|(pid, _)| *pid));
+        next += 1;
+    }
+    found.split_off(1)
+}
+
+fn parent(pid: i32) -> Option<i32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // Behind the name and the state.
+    stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
+}
+
 /// Waits until a process is gone, at most this long; whether it is.
 pub fn gone_within(pid: i32, longest: Duration) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};

@@ -3,6 +3,7 @@
 //!
 //! `ROOMETTE_SEED` has the clients decide the same again.
 
+use std::collections::BTreeSet;
 use std::net::Shutdown;
 use std::thread;
 use std::time::Duration;
@@ -12,14 +13,14 @@ use fastrand::Rng;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use session_tests::bridge::{Bridge, Client};
-use session_tests::home::{Home, gone_within, processes_with};
+use session_tests::home::{Home, descendants, gone_within, processes_with};
 use session_tests::trials;
 use tokio::time::Instant;
 
 /// How many operations there are on each number of threads: a thousand together.
 const ROUNDS: [(u32, usize); 3] = [(1, 333), (2, 333), (4, 334)];
-/// How long they may take altogether; what is left then is not done.
-const LONGEST: Duration = Duration::from_mins(1);
+/// How long they may take on each: if they are not all done by then, something hangs.
+const LONGEST: Duration = Duration::from_secs(70);
 /// How many clients work at once, and how many sessions each has at the most.
 const CLIENTS: usize = 6;
 const SESSIONS: usize = 3;
@@ -30,27 +31,42 @@ const TIMES: usize = 5;
 fn a_thousand_operations_at_random_end_with_the_right_answers_and_nothing_left() {
     let seed = seed();
     eprintln!("ROOMETTE_SEED={seed}");
-    let (begun, mut done) = (Instant::now(), 0);
     for (threads, operations) in ROUNDS {
+        let begun = Instant::now();
         let home = Home::new().with("ROOMETTE_TEST_WORKERS", &threads.to_string());
         let bridge = trials::isolated(&home, &[]);
+        let (mut done, mut sessions) = (0, Vec::new());
         thread::scope(|scope| {
             let clients: Vec<_> = (0..CLIENTS)
                 .map(|client| {
                     let rng = Rng::with_seed(seed ^ (u64::from(threads) << 32) ^ client as u64);
                     let mut one = One::new(&home, &bridge, client, rng);
                     let share = operations / CLIENTS + usize::from(client < operations % CLIENTS);
-                    scope.spawn(move || one.works(share, begun + LONGEST))
+                    scope.spawn(move || (one.works(share, begun + LONGEST), one.made))
                 })
                 .collect();
-            done += clients.into_iter().map(|client| client.join().unwrap()).sum::<usize>();
+            for client in clients {
+                let (own, made) = client.join().unwrap();
+                done += own;
+                sessions.extend(made);
+            }
         });
+        eprintln!("{done} operations on {threads} threads in {:?}", begun.elapsed());
+        assert_eq!(done, operations, "something hangs");
+        // What is looked for afterwards is to be found before: servers, and their keepers, which have no session's name.
+        let variables: Vec<_> =
+            sessions.iter().map(|session| format!("ROOMETTE_SESSION_ID={session}")).collect();
+        let servers: BTreeSet<i32> = variables.iter().flat_map(|variable| processes_with(variable)).collect();
+        let started: BTreeSet<i32> = descendants(bridge.pid()).into_iter().collect();
+        assert!(!servers.is_empty() && servers.is_subset(&started), "{servers:?} of {started:?}");
+        assert!(started.len() > servers.len(), "{started:?}");
         assert_eq!(bridge.end_by(Signal::TERM), Some(0));
         assert_eq!(home.run(&["ps", "--busy", "-q"]).ok().stdout, "");
-        leaves_nothing(&format!("ROOMETTE_HOME={}", home.data()));
+        variables.iter().for_each(|variable| leaves_nothing(variable));
+        for pid in started {
+            assert!(gone_within(pid, Duration::from_secs(1)), "{pid} is left");
+        }
     }
-    eprintln!("{done} operations in {:?}", begun.elapsed());
-    assert!(done >= 300, "only {done} operations: it hangs");
 }
 
 #[expect(clippy::disallowed_methods, reason = "who runs a test repeats it by the environment")]
@@ -91,13 +107,15 @@ struct One<'b> {
     directory: Utf8PathBuf,
     rng: Rng,
     held: Vec<Held>,
+    /// The ids of all that it ever had.
+    made: Vec<String>,
     ids: u64,
 }
 
 impl<'b> One<'b> {
     fn new(home: &Home, bridge: &'b Bridge, number: usize, rng: Rng) -> Self {
         let directory = super::project(home, &format!("of-{number}"));
-        Self { bridge, directory, rng, held: Vec::new(), ids: 1_000 }
+        Self { bridge, directory, rng, held: Vec::new(), made: Vec::new(), ids: 1_000 }
     }
 
     /// Does so many operations, or what the time allows, and tells how many.
@@ -137,8 +155,8 @@ impl<'b> One<'b> {
                 self.held[which].say_at_once(first, 3);
             }
             Operation::Cancel => {
-                let id = self.ids(1);
-                self.held[which].cancels(id);
+                let (id, waits) = (self.ids(1), self.rng.bool());
+                self.held[which].cancels(id, waits);
                 let text = self.text();
                 self.held[which].says(&text, 1);
             }
@@ -163,6 +181,7 @@ impl<'b> One<'b> {
         client.begin(named.then_some(&[&*self.directory][..]));
         let mut held = Held { client, directory: named.then(|| self.directory.clone()) };
         held.says("first", 1);
+        self.made.push(held.client.session.clone());
         self.held.push(held);
     }
 
@@ -207,29 +226,52 @@ impl Held {
         });
     }
 
-    /// Its server is killed during a call, which is answered nevertheless: that it went, or by the next one.
+    /// Its server is killed during a call, which is answered nevertheless: that the process ended, or by the next one.
     fn is_killed_during(&self, id: u64) {
         let client = &self.client;
         thread::scope(|scope| {
             let call = json!({"name": "hold", "arguments": {"seconds": 0.2}});
             let calling = scope.spawn(move || client.send_as(id, "tools/call", &call));
-            for pid in processes_with(&format!("ROOMETTE_SESSION_ID={}", client.session)) {
+            let there = processes_with(&format!("ROOMETTE_SESSION_ID={}", client.session));
+            assert!(!there.is_empty(), "{}: nobody was there to be killed", client.session);
+            for pid in there {
                 let _gone = Pid::from_raw(pid).map(|pid| kill_process(pid, Signal::KILL));
             }
             let answer = calling.join().unwrap().body;
             let held = answer["result"]["content"][0]["text"] == json!("held");
-            assert!(held || answer["error"].is_object(), "{}: {answer}", client.session);
+            let ended = answer["error"]["message"].as_str().is_some_and(|why| why.contains("process ended"));
+            assert!(held || ended, "{}: {answer}", client.session);
         });
     }
 
-    /// A call that would take long is cancelled, and its connection is gone.
-    fn cancels(&self, id: u64) {
+    /// A call that would take long is cancelled: its server hears of that, and its stream ends without an answer, where it was
+    /// not broken before.
+    fn cancels(&mut self, id: u64, waits: bool) {
         let call = json!({"jsonrpc": "2.0", "id": id, "method": "tools/call",
             "params": {"name": "hold", "arguments": {"seconds": 100}}});
         let stream = self.client.begins_to_ask("POST", &call.to_string());
+        self.until_held("1");
         let told = json!({"jsonrpc": "2.0", "method": "notifications/cancelled",
             "params": {"requestId": id, "reason": "at random"}});
         assert_eq!(self.client.ask("POST", &told.to_string()).status, 202);
-        let _closed = stream.shutdown(Shutdown::Both);
+        if waits {
+            let body = Client::answer(stream).body;
+            let said = body.as_str().is_some_and(|events| !events.contains("jsonrpc"));
+            assert!(said, "{}: a call that was cancelled was answered with {body}", self.client.session);
+        } else {
+            let _closed = stream.shutdown(Shutdown::Both);
+        }
+        self.until_held("0");
+    }
+
+    /// Waits until its server answers so many calls.
+    fn until_held(&mut self, calls: &str) {
+        const LOOKS: usize = 1_000;
+        let mut held = String::new();
+        let is_so = (0..LOOKS).any(|_| {
+            held = self.client.call("held", &json!({}));
+            held == calls
+        });
+        assert!(is_so, "{}: {held} calls in place of {calls}", self.client.session);
     }
 }
