@@ -187,7 +187,7 @@ impl Bridge {
             Ok(Ok(Err(why))) => {
                 return Err(AnswerError::Host(match why.retry_after {
                     Some(retry_after) => HostError::Limit { message: why.why, retry_after },
-                    None => HostError::Other(why.why),
+                    None => HostError::Broken(why.why),
                 }));
             }
             Ok(Err(_)) => return Err(AnswerError::Gone("its task has ended".into())),

@@ -177,6 +177,10 @@ pub enum HostError {
     /// The session has used up what it may.
     #[error("budget_exhausted: {0}")]
     Budget(String),
+    /// The server cannot be started as its operator has set it up, such as a program that there is not: the next time is no
+    /// better.
+    #[error("{0}")]
+    Broken(String),
     /// The session is over.
     #[error("the session is over: {}", .0.code())]
     Over(Ending),

@@ -27,6 +27,22 @@ fn a_check_starts_a_server_once_and_leaves_nothing() {
 }
 
 #[test]
+fn a_server_that_is_not_there_is_its_operators_to_mend() {
+    let home = Home::new();
+    let scope = project(&home, "scope");
+    for isolation in [&["--session-isolation"][..], &["--sandbox-scope", scope.as_str()]] {
+        let arguments = ["--listen", "127.0.0.1:0", "--", "no-such-program"];
+        let bridge = Bridge::serving(&home, &[isolation, &arguments].concat());
+        let refused = bridge.client().send("initialize", &json!({"protocolVersion": "2025-11-25"}));
+        assert_eq!(refused.status, 502, "{}", refused.body);
+        assert!(!refused.head.to_lowercase().contains("retry-after"), "{}", refused.head);
+        assert!(refused.body["error"]["message"].to_string().contains("no-such-program"), "{}", refused.body);
+        drop(bridge);
+        home.until_free();
+    }
+}
+
+#[test]
 fn several_servers_have_a_path_each() {
     let home = Home::new();
     let (server, file) = (server(&home), home.path().join("servers.json"));

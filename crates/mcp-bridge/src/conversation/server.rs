@@ -18,6 +18,8 @@ use crate::wire::{Read, answered_id, shown};
 const STRAYS_MAX: u32 = 100;
 /// The pause before a server that has crashed is started again, the first time; doubled each time.
 const BACKOFF: Duration = Duration::from_millis(100);
+/// When it is worth asking a host again that could not do something.
+const AGAIN: Duration = Duration::from_secs(5);
 /// A server that was there for so long can stay up.
 const LASTED: Duration = Duration::from_mins(1);
 /// A server that could not stay up is tried again after this, once.
@@ -84,16 +86,18 @@ impl Conversation {
     async fn not_up(&mut self, error: HostError) {
         self.handshake_until = None;
         let why = error.to_string();
+        // Who asks how the server begins is told to come again for the same reasons.
+        let again = matches!(error, HostError::Other(_)).then_some(AGAIN);
         let retry_after = match error {
             HostError::Limit { retry_after, .. } => Some(retry_after),
             HostError::Scope { code, message } => {
                 return self.on(Input::ScopeRefused { code, message }).await;
             }
             HostError::Over(ending) => return self.on(Input::Over(ending.code().to_owned())).await,
-            HostError::Sandbox(_) | HostError::Budget(_) | HostError::Other(_) => None,
+            HostError::Sandbox(_) | HostError::Budget(_) | HostError::Broken(_) | HostError::Other(_) => None,
         };
-        self.missing = NotStarted { why, retry_after };
-        self.on(Input::NotStarted(self.missing.clone())).await;
+        self.missing = NotStarted { why: why.clone(), retry_after: retry_after.or(again) };
+        self.on(Input::NotStarted(NotStarted { why, retry_after })).await;
     }
 
     async fn gone(&mut self, exit: Exit) {

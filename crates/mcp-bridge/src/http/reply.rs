@@ -120,6 +120,7 @@ pub(crate) fn of_host(error: &HostError) -> Failure {
         HostError::Other(_) => Failure::busy(why).retry_after(Duration::from_secs(5)),
         // The operator's to mend: it is no better a moment later.
         HostError::Sandbox(_) | HostError::Budget(_) => Failure::new(StatusCode::INTERNAL_SERVER_ERROR, why),
+        HostError::Broken(_) => Failure::new(StatusCode::BAD_GATEWAY, why),
         HostError::Scope { .. } => Failure::new(StatusCode::FORBIDDEN, why),
         HostError::Over(_) => Failure::new(StatusCode::NOT_FOUND, why),
     }

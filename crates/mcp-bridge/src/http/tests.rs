@@ -300,6 +300,13 @@ async fn what_the_host_cannot_do_is_said() {
         .await;
     assert_eq!((answer.status, answer.headers["retry-after"].to_str().unwrap()), (503, "7"));
 
+    refuse(HostError::Broken("there is no program x".into()));
+    let answer = world
+        .client()
+        .post(r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18"}}"#)
+        .await;
+    assert_eq!((answer.status, answer.headers.get("retry-after")), (502, None), "it is no better later");
+
     let client = world.client().initialize(V, "{}").await;
     refuse(limit());
     let waiting = client.clone();

@@ -51,7 +51,8 @@ pub(super) struct Port {
 
 impl Port {
     fn server(&self, name: &ServerName) -> Result<&Server, HostError> {
-        self.servers.get(name).ok_or_else(|| other(format!("there is no server {name} here any more")))
+        let gone = || HostError::Broken(format!("there is no server {name} here any more"));
+        self.servers.get(name).ok_or_else(gone)
     }
 
     fn given(&self, principal: &Principal, server: &Server, scope: &Scope) -> Result<Given, HostError> {
@@ -157,10 +158,14 @@ impl Port {
             return HostError::Over(ending);
         }
         let Some(ending) = ending else { return other("the run of the server was taken over".into()) };
+        let ended_by_itself = ending.exit.is_some() && ending.kind != EndKind::Stopped;
+        let message = format!("the server was not started: {}", ending.message);
         match ending.reason {
             Some(ReasonCode::SandboxUnavailable) => HostError::Sandbox(ending.message),
             Some(ReasonCode::BudgetExhausted) => HostError::Budget(ending.message),
-            _ => other(format!("the server was not started: {}", ending.message)),
+            Some(ReasonCode::SpawnFailed) => HostError::Broken(message),
+            _ if ended_by_itself => HostError::Broken(message),
+            _ => other(message),
         }
     }
 
