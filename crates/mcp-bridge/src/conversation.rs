@@ -187,6 +187,7 @@ pub(crate) struct Conversation {
     /// Until when a question may be answered.
     questions: Questions,
     asking: Vec<oneshot::Sender<Result<String, NotStarted>>>,
+    /// How the server that is there has answered the handshake.
     answer: Option<String>,
     /// Why there was no server the last time.
     missing: NotStarted,

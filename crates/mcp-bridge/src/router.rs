@@ -393,7 +393,8 @@ impl Router {
         let mut lines = Vec::new();
         self.pending.retain(|number, pending| {
             let stays = pending.client != client;
-            if !stays {
+            // Of what it has cancelled itself the server knows.
+            if !stays && !pending.cancelled {
                 lines.push(cancelled(*number, "the client is gone"));
             }
             stays

@@ -75,11 +75,16 @@ pub(super) fn configured(context: &Context) -> Outcome<Option<Wish>> {
 pub(super) fn with_room(context: &Context, wish: Option<&Wish>) -> Context {
     let mut context = context.clone();
     if let Some(wish) = wish {
-        let Config { host, limits, .. } = &mut context.config;
-        host.runs_at_once += wish.sessions;
-        limits.active_sessions += wish.sessions;
+        widen(&mut context.config, wish.sessions);
     }
     context
+}
+
+fn widen(config: &mut Config, sessions: u32) {
+    let Config { host, limits, .. } = config;
+    host.runs_at_once += sessions;
+    limits.active_sessions += sessions;
+    limits.active_per_principal = limits.active_per_principal.map(|own| own + sessions);
 }
 
 async fn serve(context: &Context, wish: &Wish) -> Outcome<()> {
@@ -173,6 +178,16 @@ fn servers(context: &Context, args: &BridgeArgs) -> Outcome<Servers> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_one_owner_may_have_is_had_beside_servers() {
+        let mut config = Config::default();
+        widen(&mut config, 4);
+        assert_eq!(config.limits.active_per_principal, None);
+        config.limits.active_per_principal = Some(3);
+        widen(&mut config, 4);
+        assert_eq!(config.limits.active_per_principal, Some(7));
+    }
 
     #[test]
     fn urls_are_whole() {

@@ -51,6 +51,7 @@ impl Conversation {
                 }
                 Effect::Stop => {
                     self.wanted = None;
+                    self.answer = None;
                     self.handshake_until = None;
                     self.up_since = None;
                     self.questions.clear();

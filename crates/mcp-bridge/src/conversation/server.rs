@@ -101,6 +101,8 @@ impl Conversation {
     }
 
     async fn gone(&mut self, exit: Exit) {
+        // The next one may be another program.
+        self.answer = None;
         self.handshake_until = None;
         let lasted = self.up_since.take().is_some_and(|since| since.elapsed() >= LASTED);
         match exit {

@@ -2,7 +2,7 @@
 
 use crate::board::{From, Next};
 use crate::bridge::{Bridge, Entry};
-use crate::host::ServerName;
+use crate::host::{HostError, ServerName};
 use crate::settings::Times;
 use crate::testing::{INITIALIZED, TestHost, call, message};
 use tokio::sync::Notify;
@@ -126,6 +126,34 @@ async fn a_server_that_does_one_thing_at_a_time_is_not_ended_for_what_it_does_no
     // Its patience was over, and then its time.
     assert!(matches!(late.await.unwrap(), Reply::Stream(_)));
     assert_eq!(world.host.opened(), 1);
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_joins_hears_how_the_server_begins_that_is_there_and_not_one_that_went() {
+    let times = Times { idle: PAUSE, ..Times::default() };
+    let world = World::new(Settings { isolation: false, times, ..Settings::default() });
+    let (_one, _two) = (world.begin().await, world.begin().await);
+    assert_eq!(world.host.opened(), 1);
+    world.host.until_alive(0).await;
+    let _three = world.begin().await;
+    assert_eq!(world.host.opened(), 2);
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_comes_when_a_session_is_over_is_told_to_begin_anew() {
+    let world = World::new(Settings::default());
+    let session = world.begin().await;
+    let entry = world.entry(session).await;
+    *world.host.refuse.lock().unwrap() = Some(HostError::Over(Ending::Other("ttl_expired".into())));
+    let _told = entry.post(message(INITIALIZED).into(), PAUSE).await.unwrap();
+    let late = entry.post(message(&call("1", "echo", "{}")).into(), PAUSE).await;
+    if let Ok(late) = late {
+        assert!(matches!(late.await, Ok(Reply::Over(Refusal::Ended(_)))));
+    }
+    let found = world.bridge.find(&world.server, &world.ada, session).await;
+    assert!(found.is_err());
     world.end().await;
 }
 

@@ -7,6 +7,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::{Call, Control, Conversation, End, Reply, TICK, Waiting};
+use crate::gate::Refusal;
 use crate::process::Process;
 use crate::router::{ClientId, Stream};
 use crate::talk::{Input, PostId};
@@ -216,7 +217,9 @@ impl Conversation {
         self.process.stop();
         let reply = || match end {
             End::Over(refusal) => Reply::Over(refusal.clone()),
-            End::Forgotten | End::Unopened | End::Drained => Reply::Draining,
+            // Its client begins anew.
+            End::Unopened => Reply::Over(Refusal::Ended("unopened".to_owned())),
+            End::Forgotten | End::Drained => Reply::Draining,
         };
         let cancelled = self.calls.iter().filter(|(_, call)| call.cancelled.is_some());
         for (client, number) in cancelled.map(|(number, call)| (call.client, *number)).collect::<Vec<_>>() {

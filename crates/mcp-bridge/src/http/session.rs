@@ -294,7 +294,9 @@ pub(super) fn respond(reply: Reply, kind: Kind, id: Option<&str>) -> Answered {
         Reply::Over(Refusal::Changed) => {
             Ok(failure(&Failure::from(crate::bridge::FindError::Over(Refusal::Changed)).of(id)))
         }
-        // Who waited for an answer gets one that says why; who comes later is told that there is no such session.
+        // Who comes later is told that there is no such session, and begins a new one.
+        Reply::Over(refusal @ Refusal::Ended(_)) => Err(crate::bridge::FindError::Over(refusal).into()),
+        // Who waited for an answer gets one that says why.
         Reply::Over(refusal) if is_request => {
             Ok(text(StatusCode::OK, JSON, refusal_line(Reply::Over(refusal), id)))
         }

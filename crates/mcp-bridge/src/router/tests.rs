@@ -236,6 +236,12 @@ fn a_question_that_is_withdrawn_is_withdrawn_by_our_number() {
 #[test]
 fn who_is_gone_waits_for_nothing_and_is_waited_for_by_nobody() {
     let mut router = Router::default();
+    let _first = ask(&mut router, ADA, "0");
+    let cancel = message(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":0}}"#);
+    assert!(
+        matches!(router.from_client(ADA, &cancel), FromClient::Cancel { .. }),
+        "the server knows it by that"
+    );
     let second = ask(&mut router, ADA, "1");
     let _asked = asked(router.from_server(&question(r#""q""#)));
     let _number = ask(&mut router, BOB, "1");

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use camino::Utf8PathBuf;
+use jiff::SignedDuration;
 use mcp_bridge::host::ServerName;
 use mcp_bridge::http::access::{Access, Door};
 use mcp_bridge::http::{Configuration, Running, router};
@@ -40,6 +41,8 @@ use crate::context;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::output;
 
+/// A server that is never idle, where the settings say so: a hundred years.
+const NEVER: Duration = Duration::from_hours(100 * 365 * 24);
 /// How long the processes of a bridge that ends may take, and then what goes on when nobody waits for it.
 const CLOSE_BOUND: Duration = Duration::from_secs(20);
 
@@ -223,9 +226,7 @@ impl Standing {
 fn settings(operations: &Operations, wish: &Wish) -> Settings {
     let mut settings = Settings { isolation: wish.isolation, restart: wish.restart, ..Settings::default() };
     settings.caps.processes = usize::try_from(wish.sessions).unwrap_or(usize::MAX);
-    if let Some(idle) = operations.limits().idle_timeout {
-        settings.times.idle = idle.unsigned_abs();
-    }
+    settings.times.idle = operations.limits().idle_timeout.map_or(NEVER, SignedDuration::unsigned_abs);
     settings
 }
 

@@ -12,8 +12,8 @@ use session_runner::workspace::environment::check_variable;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::output;
 
-/// No configuration is longer.
-const BYTES_MAX: u64 = 1024 * 1024;
+/// No configuration is longer: what a client keeps beside its servers may be much.
+const BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// No bridge has more servers.
 const SERVERS_MAX: usize = 100;
 
