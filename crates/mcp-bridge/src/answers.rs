@@ -208,7 +208,7 @@ impl Asking {
         let (host, places) = (Arc::clone(&self.host), Arc::clone(&self.places));
         let (principal, server) = (question.principal.clone(), question.server.clone());
         let opening = async move {
-            let place = places.take(&principal, None).await?;
+            let place = places.ask(&principal).await?;
             let _starting = places.start(&principal).await;
             Ok(Opened { child: host.provisional(&principal, &server).await?, place })
         };

@@ -136,7 +136,7 @@ impl Bridge {
             host,
             book: Mutex::default(),
             answers: Arc::new(Answers::new(settings.caps.answers)),
-            asked: Shares::new(settings.caps.starts),
+            asked: Shares::new(settings.caps.requests),
             places: Arc::new(Places::new(&settings, owner.clone())),
             tasks: TaskTracker::new(),
             drain,

@@ -31,6 +31,8 @@ pub(crate) struct Places {
     taken: Arc<Mutex<Taken>>,
     starts: Arc<Semaphore>,
     starts_each: Each,
+    /// Servers that are only asked how they begin: they never give way.
+    asked_each: Each,
 }
 
 /// Something of which each principal has so much at the most.
@@ -106,6 +108,8 @@ impl Rest {
 pub(crate) struct Place {
     taken: Arc<Mutex<Taken>>,
     number: Option<u64>,
+    /// Of those that are only asked something.
+    _asked: Option<OwnedSemaphorePermit>,
     _own: Option<OwnedSemaphorePermit>,
     _permit: OwnedSemaphorePermit,
 }
@@ -144,13 +148,30 @@ impl Places {
             taken: Arc::default(),
             starts: Arc::new(Semaphore::new(caps.starts)),
             starts_each: Each::new(caps.starts.div_ceil(2)),
+            asked_each: Each::new(caps.starts.div_ceil(2)),
         }
+    }
+
+    /// A place for a process that is only asked something. It never gives way, so who asks many waits for its own.
+    pub(crate) async fn ask(&self, principal: &Principal) -> Result<Place, HostError> {
+        // Never closed.
+        let asked = self.asked_each.of(principal).acquire_owned().await.ok();
+        self.take_after(asked, principal, None).await
     }
 
     /// A place for a process of this one's. Where there is none, the session that rests longest gives way, this one's own
     /// before another's. Without a `rest` it never gives way itself.
     pub(crate) async fn take(
         &self,
+        principal: &Principal,
+        rest: Option<Arc<Rest>>,
+    ) -> Result<Place, HostError> {
+        self.take_after(None, principal, rest).await
+    }
+
+    async fn take_after(
+        &self,
+        asked: Option<OwnedSemaphorePermit>,
         principal: &Principal,
         rest: Option<Arc<Rest>>,
     ) -> Result<Place, HostError> {
@@ -168,7 +189,7 @@ impl Places {
         let permit = timeout_at(until, waiting).await.ok().flatten();
         let permit =
             permit.ok_or_else(|| full(format!("as many servers are at work as may be ({})", self.max)))?;
-        Ok(self.seat(own, permit, principal, rest))
+        Ok(self.seat([asked, own], permit, principal, rest))
     }
 
     /// Waits for one of these. `None` never comes: they are not closed.
@@ -194,7 +215,7 @@ impl Places {
 
     fn seat(
         &self,
-        own: Option<OwnedSemaphorePermit>,
+        [asked, own]: [Option<OwnedSemaphorePermit>; 2],
         permit: OwnedSemaphorePermit,
         principal: &Principal,
         rest: Option<Arc<Rest>>,
@@ -206,7 +227,7 @@ impl Places {
             taken.seats.insert(number, Seat { principal: principal.clone(), rest, asked: None });
             number
         });
-        Place { taken: Arc::clone(&self.taken), number, _own: own, _permit: permit }
+        Place { taken: Arc::clone(&self.taken), number, _asked: asked, _own: own, _permit: permit }
     }
 
     /// Asks one to give way, if there is one that rests.
@@ -307,6 +328,17 @@ mod tests {
         let _last = places.take(&owner, None).await.unwrap();
         hers.clear();
         let _all = (places.take(&owner, None).await.unwrap(), places.take(&owner, None).await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn one_who_asks_many_waits_for_its_own() {
+        let places = places(4);
+        let (ada, bob) = (principal("ada"), principal("bob"));
+        let first = places.ask(&ada).await.unwrap();
+        assert!(timeout(Duration::ZERO, places.ask(&ada)).await.is_err(), "it has its share");
+        let _other = places.ask(&bob).await.unwrap();
+        drop(first);
+        let _again = places.ask(&ada).await.unwrap();
     }
 
     #[tokio::test]
