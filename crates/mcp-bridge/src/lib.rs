@@ -17,6 +17,7 @@ pub mod host;
 pub mod http;
 pub mod id;
 mod inquiry;
+mod level;
 pub mod modern;
 pub mod params;
 mod places;

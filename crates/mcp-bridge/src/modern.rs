@@ -9,6 +9,7 @@ use serde_json::value::RawValue;
 use thiserror::Error;
 
 use crate::envelope::{Kind, Message, member};
+use crate::level::rank;
 use crate::revision::Revision;
 
 /// The headers of a request that say what its body says.
@@ -66,6 +67,7 @@ pub const NO_METHOD: i32 = -32_601;
 
 const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
 const CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
+const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
 const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
 const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
 
@@ -139,6 +141,22 @@ pub fn list_tools(cursor: Option<&str>) -> String {
 #[must_use]
 pub fn capabilities(message: &Message) -> &str {
     message.param("_meta").and_then(|meta| member(meta, CAPABILITIES)).unwrap_or("{}")
+}
+
+/// From which level on the sender of a request wants to hear of the log, as JSON; `None` where it does not.
+#[must_use]
+pub fn log_level(message: &Message) -> Option<&str> {
+    member(message.param("_meta")?, LOG_LEVEL)
+}
+
+/// Whether who wants to hear of this level hears this, which an older server tells everybody.
+#[must_use]
+pub fn hears(wanted: Option<&str>, told: &Message) -> bool {
+    if told.method() != Some("notifications/message") {
+        return true;
+    }
+    let Some(wanted) = wanted.and_then(rank) else { return false };
+    told.param("level").and_then(rank).is_none_or(|level| level >= wanted)
 }
 
 /// Which capability of a client a server needs to ask this.

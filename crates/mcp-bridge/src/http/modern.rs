@@ -116,6 +116,8 @@ struct Visit {
     is_older: bool,
     /// What the client can be asked, as it says.
     capabilities: String,
+    /// From which level on it hears of the log.
+    log_level: Option<String>,
     /// What was asked and waits for an answer: the key, and the id that the answer goes to.
     asked: Option<(String, String)>,
     filter: Option<Filter>,
@@ -231,6 +233,7 @@ impl Client<'_> {
             beat,
             is_older,
             capabilities: modern::capabilities(request).to_owned(),
+            log_level: modern::log_level(request).map(str::to_owned),
             asked: None,
             filter: None,
             pieces: VecDeque::new(),
@@ -256,6 +259,7 @@ impl Client<'_> {
         };
         message.id_text().unwrap_or("null").clone_into(&mut visit.id);
         modern::capabilities(message).clone_into(&mut visit.capabilities);
+        visit.log_level = modern::log_level(message).map(str::to_owned);
         drop(visit.say(line).await?);
         visit.go_on().await
     }
@@ -413,6 +417,9 @@ impl Visit {
                 let line = modern::input_required(&self.id, &key, &message, &key);
                 self.asked = Some((key, asked));
                 Some(Piece::Last(line))
+            }
+            Kind::Notification if self.is_older && !modern::hears(self.log_level.as_deref(), &message) => {
+                None
             }
             Kind::Request | Kind::Notification => Some(Piece::Line(message.into_text())),
         }

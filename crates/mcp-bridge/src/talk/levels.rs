@@ -4,19 +4,9 @@
 use std::collections::BTreeMap;
 
 use super::{Message, Talk};
+use crate::level::{LEVELS, rank};
 use crate::router::ClientId;
 
-/// From the most to the least.
-const LEVELS: [&str; 8] = [
-    "\"debug\"",
-    "\"info\"",
-    "\"notice\"",
-    "\"warning\"",
-    "\"error\"",
-    "\"critical\"",
-    "\"alert\"",
-    "\"emergency\"",
-];
 /// How a client says it.
 pub(super) const SET: &str = "logging/setLevel";
 
@@ -28,10 +18,7 @@ impl Levels {
     /// A client has asked this. Where another wants as much, the server need not be told by this client; what it is to be told
     /// instead comes with that, if it is something else than before.
     pub(super) fn set(&mut self, client: ClientId, message: &Message) -> Heard {
-        let level = message.param("level");
-        let Some(level) = level.and_then(|level| LEVELS.iter().position(|of| *of == level)) else {
-            return Heard::Forward;
-        };
+        let Some(level) = message.param("level").and_then(rank) else { return Heard::Forward };
         let before = self.lowest();
         self.0.insert(client, level);
         let others = self.0.iter().filter(|(of, _)| **of != client).map(|(_, level)| *level).min();

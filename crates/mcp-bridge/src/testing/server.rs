@@ -85,6 +85,12 @@ async fn act(tool: &str, call: &Message, id: &str, input: &mut Input, into: &mut
             }
             "3".into()
         }
+        "log" => {
+            let params = r#"{"level":"notice","data":"x"}"#;
+            let method = "notifications/message";
+            say(into, &format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params}}}"#)).await;
+            "1".into()
+        }
         "work" => {
             let token = call.progress_token().unwrap();
             for step in 1..=4 {

@@ -53,6 +53,26 @@ async fn a_server_with_a_handshake_is_spoken_for() {
 }
 
 #[tokio::test]
+async fn who_does_not_ask_for_an_older_servers_log_does_not_hear_it() {
+    let world = world(false).await;
+    for (level, hears) in [(None, false), (Some("info"), true), (Some("error"), false), (Some("loud"), false)]
+    {
+        let level = level.map_or_else(String::new, |level| {
+            format!(r#""_meta":{{"io.modelcontextprotocol/logLevel":"{level}","#)
+        });
+        let params = r#""name":"log","arguments":{},"#;
+        let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{{params}{META}}}}}"#);
+        let body = if level.is_empty() { body } else { body.replacen(r#""_meta":{"#, &level, 1) };
+        let client = world.client().set("mcp-protocol-version", Some("2026-07-28"));
+        let client = client.set("mcp-method", Some("tools/call")).set("mcp-name", Some("log"));
+        let answer = client.post(&body).await.text().await;
+        assert_eq!(answer.contains("notifications/message"), hears, "{level}: {answer}");
+        assert!(answer.contains(r#""result":1"#), "{answer}");
+    }
+    world.end().await;
+}
+
+#[tokio::test]
 async fn a_session_is_named_by_the_path_and_by_whose_it_is() {
     let world = World::with(Arc::new(TestHost::default()), settings(), true).await;
     let of = |name: &str, path: &str| {
