@@ -57,7 +57,9 @@ pub struct BridgeArgs {
     /// How the bridge is reached from outside, where that is not its address: `https://example.com`.
     #[arg(long, value_name = "URL")]
     pub url: Option<String>,
-    /// The URL of an authorization server that issues tokens for this bridge: clients look it up (RFC 9728). Repeatable.
+    /// The URL of an authorization server that issues tokens for this bridge: clients look it up (RFC 9728). Repeatable. The
+    /// bridge itself knows no tokens but those of `roomette token create`: what stands before it checks the issuer's, and shows
+    /// one of these.
     #[arg(long, value_name = "URL", conflicts_with = "no_auth")]
     pub issuer: Vec<String>,
     /// What becomes of a server that ends by itself.
