@@ -39,10 +39,11 @@ fn two_clients_have_directories_of_their_own_and_no_others() {
             let refused = client.read(&foreign);
             assert!(refused.contains("NotFound") || refused.contains("Permission"), "{foreign}: {refused}");
         }
-        let refused = client.call("write", &json!({"path": foreign.join("new"), "text": "x"}));
+        let intruded = foreign.join(format!("by-{}", own.file_name().unwrap()));
+        let refused = client.call("write", &json!({"path": intruded, "text": "x"}));
         assert!(refused.contains("Error"), "{refused}");
+        assert!(!intruded.exists(), "{intruded}");
         assert_eq!(client.call("write", &json!({"path": "new", "text": "x"})), "written");
-        assert!(!foreign.join("new").exists() || foreign != own);
     }
     assert_eq!(fs::read_to_string(mine.join("new")).unwrap(), "x");
     // Each is a session of roomette, under the id that its client has.

@@ -145,6 +145,45 @@ fn two_hundred_calls_at_once_get_nowhere() {
     assert_eq!(fs::read_to_string(other).unwrap(), SECRET);
 }
 
+/// A session's calls could be carried out by a thread of another's, where threads were what is confined.
+#[test]
+fn two_hundred_calls_at_once_of_several_sessions_get_nowhere_and_no_nearer_to_each_other() {
+    const SESSIONS: usize = 5;
+    let ground = Ground::new();
+    let bridge = trials::isolated(&ground.home, &[]);
+    let other = of_another(&bridge);
+    let own: Vec<_> =
+        (0..SESSIONS).map(|number| super::project(&ground.home, &format!("of-{number}"))).collect();
+    let mut clients: Vec<_> = own.iter().map(|own| bridge.opens(&[own])).collect();
+    let ways = ways(&mut clients[0]);
+    let (tries, before) = (ground.tries(&ways, &other), ground.outside());
+    let failures: Vec<String> = std::thread::scope(|scope| {
+        let calls: Vec<_> = tries
+            .iter()
+            .enumerate()
+            .map(|(number, tried)| {
+                let (client, beside) = (&clients[number % SESSIONS], &own[(number + 1) % SESSIONS]);
+                scope.spawn(move || {
+                    let ask = |id: usize, tried: &Value| {
+                        let call = json!({"name": "escape", "arguments": tried});
+                        refused(&client.send_as(FIRST + id as u64, "tools/call", &call).body, tried)
+                    };
+                    // What is open to the one beside it is closed to this one.
+                    let of_beside = json!({"how": "open", "target": beside.join("secret")});
+                    ask(2 * number, tried).and_then(|()| ask(2 * number + 1, &of_beside))
+                })
+            })
+            .collect();
+        calls.into_iter().filter_map(|call| call.join().unwrap().err()).collect()
+    });
+    assert_eq!(failures, [] as [String; 0]);
+    assert_eq!(ground.outside(), before);
+    for (client, own) in clients.iter_mut().zip(&own) {
+        let open = json!({"how": "open", "target": own.join("secret")});
+        assert_eq!(client.call("escape", &open), format!("of {}", own.file_name().unwrap()));
+    }
+}
+
 #[test]
 fn what_the_host_has_for_itself_is_not_there() {
     let ground = Ground::new();

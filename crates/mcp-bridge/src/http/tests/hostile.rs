@@ -1,5 +1,7 @@
 //! Input that is wrong, and servers that are.
 
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
 use super::*;
 
 async fn status(client: &Client, body: impl Into<axum::body::Bytes>) -> u16 {
@@ -288,6 +290,46 @@ async fn large_messages_pass_both_ways() {
     let client = world.client().begin(V, "{}").await;
     let large = format!("\"{}\"", "x".repeat(10_000_000));
     assert_eq!(client.result("1", "echo", &large).await.len(), large.len());
+    world.end().await;
+}
+
+/// A body of a hundred megabytes in pieces, as far as it is taken. Returns what it was answered with.
+async fn pours(world: &World, session: &str, framing: &str) -> String {
+    let (mut from, mut into) = tokio::net::TcpStream::connect(world.address).await.unwrap().into_split();
+    let head = format!(
+        "POST /mcp HTTP/1.1\r\nHost: {}\r\nAccept: application/json, text/event-stream\r\n\
+         Content-Type: application/json\r\nMcp-Session-Id: {session}\r\n{framing}\r\n\r\n",
+        world.address
+    );
+    let pouring = tokio::spawn(async move {
+        let chunk = format!("100000\r\n{}\r\n", "x".repeat(1 << 20));
+        into.write_all(head.as_bytes()).await.unwrap();
+        for _ in 0..100 {
+            // It is refused somewhere on the way.
+            if into.write_all(chunk.as_bytes()).await.is_err() {
+                break;
+            }
+        }
+    });
+    let mut answer = Vec::new();
+    while !answer.windows(4).any(|end| end == b"\r\n\r\n") {
+        assert!(from.read_buf(&mut answer).await.unwrap() > 0, "no answer");
+    }
+    pouring.abort();
+    String::from_utf8(answer).unwrap()
+}
+
+#[tokio::test]
+async fn at_the_usual_limits_too_much_is_refused_and_the_session_goes_on() {
+    let world = World::new(settings()).await;
+    let client = world.client().begin(V, "{}").await;
+    for framing in ["Content-Length: 104857600", "Transfer-Encoding: chunked"] {
+        let answer = pours(&world, client.session(), framing).await;
+        assert!(answer.starts_with("HTTP/1.1 413 "), "{framing}: {answer}");
+    }
+    let error = client.result("1", "big", "50000000").await;
+    assert!(error.contains("cannot be passed on") && error.contains("too long"), "{error}");
+    assert_eq!(client.result("1", "echo", "{}").await, "{}");
     world.end().await;
 }
 

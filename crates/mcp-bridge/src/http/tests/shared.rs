@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::talk::FAILED_STARTS_MAX;
 
 fn shared() -> Settings {
     Settings { isolation: false, ..settings() }
@@ -203,8 +204,8 @@ fn step() -> impl Strategy<Value = (usize, Step)> {
 }
 
 /// All clients act at once under the same few ids. Each answer names the client and the step that it is for.
-async fn act(client: Client, who: usize, steps: Vec<Step>) {
-    let mut gone = false;
+async fn act(client: Client, who: usize, steps: Vec<Step>, isolation: bool) {
+    let (mut gone, mut crashes) = (false, 0);
     for (number, step) in steps.into_iter().enumerate() {
         let id = (number % 2).to_string();
         let mark = format!(r#"{{"who":{who},"step":{number}}}"#);
@@ -240,8 +241,16 @@ async fn act(client: Client, who: usize, steps: Vec<Step>) {
         }
         assert_eq!(answers.len(), 1, "one answer, {step:?}");
         assert_eq!(answers[0].id_text(), Some(id.as_str()));
-        if let (Step::Echo, Some(result)) = (step, answers[0].result()) {
+        let result = answers[0].result();
+        if let (Step::Echo, Some(result)) = (step, result) {
             assert_eq!(result, mark);
+        }
+        match step {
+            Step::Crash => crashes += 1,
+            _ if result.is_some() => crashes = 0,
+            // Nobody else's server is its own, and after a crash or two there is another one.
+            Step::Echo => assert!(!isolation || crashes >= FAILED_STARTS_MAX, "{}", answers[0].text()),
+            Step::Progress | Step::Tell | Step::Hang | Step::Leave => {}
         }
     }
 }
@@ -267,7 +276,7 @@ proptest! {
             for who in 0..4 {
                 let client = world.client().begin(V, "{}").await;
                 let own = steps.iter().filter(|(of, _)| *of == who).map(|(_, step)| *step).collect();
-                acting.push(tokio::spawn(act(client, who, own)));
+                acting.push(tokio::spawn(act(client, who, own, isolation)));
             }
             for acting in acting {
                 acting.await.unwrap();
