@@ -112,7 +112,8 @@ impl Bridge {
     ///
     /// When there is no such process.
     pub fn end_by(mut self, signal: Signal) -> Option<i32> {
-        let pid = Pid::from_raw(self.pid()).unwrap_or_else(|| panic!("no process"));
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        let pid = pid.unwrap_or_else(|| panic!("no process"));
         kill_process(pid, signal).unwrap_or_else(|error| panic!("kill: {error}"));
         self.child.wait().unwrap_or_else(|error| panic!("wait: {error}")).code()
     }

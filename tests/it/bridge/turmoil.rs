@@ -62,7 +62,9 @@ fn a_thousand_operations_at_random_end_with_the_right_answers_and_nothing_left()
         assert!(started.len() > servers.len(), "{started:?}");
         assert_eq!(bridge.end_by(Signal::TERM), Some(0));
         assert_eq!(home.run(&["ps", "--busy", "-q"]).ok().stdout, "");
-        variables.iter().for_each(|variable| leaves_nothing(variable));
+        for variable in &variables {
+            leaves_nothing(variable);
+        }
         for pid in started {
             assert!(gone_within(pid, Duration::from_secs(1)), "{pid} is left");
         }
