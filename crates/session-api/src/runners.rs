@@ -175,6 +175,10 @@ pub struct HeldClaim {
     pub run_id: String,
     /// The claim's epoch.
     pub epoch: u32,
+    /// What its run needs of the session's budget by now: what it has used, and is about to use. That much is given to nobody
+    /// else. Only for a coordinator that asked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spending: Option<Amounts>,
 }
 
 /// A runner lives, and holds these claims.
@@ -197,6 +201,9 @@ pub struct Heartbeaten {
     /// What the run of each may use in all by now, in the same order; nothing of one that does not go on.
     #[serde(default)]
     pub left: Vec<Option<Amounts>>,
+    /// With the next sign of life claims may say what their runs need.
+    #[serde(default)]
+    pub asks_spending: bool,
 }
 
 impl Heartbeaten {
@@ -276,6 +283,9 @@ mod tests {
         };
         let older = said(r#"{"draining":false,"claims":["continue","gone"]}"#);
         assert_eq!(older, [(ClaimFate::Continue, None), (ClaimFate::Gone, None)]);
+        // It asks for nothing that it would refuse, and gets nothing of it.
+        let held = HeldClaim { run_id: "run_1".into(), epoch: 1, spending: None };
+        assert_eq!(serde_json::to_string(&held).unwrap(), r#"{"run_id":"run_1","epoch":1}"#);
         let text = r#"{"draining":false,"claims":["continue","stop"],"left":[{"tokens":5,"tool_calls":0,"turns":1},null]}"#;
         let left = Usage { tokens: 5, tool_calls: 0, turns: 1, cost_micros: u64::MAX };
         assert_eq!(said(text), [(ClaimFate::Continue, Some(left)), (ClaimFate::Stop, None)]);

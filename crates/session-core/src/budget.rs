@@ -129,6 +129,12 @@ impl Usage {
         }
     }
 
+    /// Of each resource the greater part.
+    #[must_use]
+    pub fn at_least(self, other: Self) -> Self {
+        Self::each(|resource| self.of(resource).max(other.of(resource)))
+    }
+
     /// The part of one resource.
     #[must_use]
     pub fn of(self, resource: Resource) -> u64 {
@@ -321,6 +327,11 @@ impl Account {
         self.used = self.used.plus(actual);
         let crossed = |resource: &Resource| !before.is_short_of(*resource) && self.is_short_of(*resource);
         Settled { used: self.used, warn: Resource::ALL.iter().copied().filter(crossed).collect() }
+    }
+
+    /// The session's work needs so much by now: as much is set aside for it, also if that is more than is left.
+    pub fn need(&mut self, spending: Usage) {
+        self.reserved = self.reserved.at_least(spending);
     }
 
     /// Books all that work has set aside as used: whoever set it aside is gone, and nobody knows what it really took. What

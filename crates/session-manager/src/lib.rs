@@ -95,7 +95,8 @@ mod steady;
 mod sweeper;
 
 pub use dispatch::{
-    Coordinator, DispatchError, DispatchOptions, Dispatcher, Draft, Heard, Submission, Task, TaskSession,
+    Coordinator, DispatchError, DispatchOptions, Dispatcher, Draft, Heard, Holding, Submission, Task,
+    TaskSession,
 };
 pub use error::{
     ChangeError, OpenError, ResumeError, SpendError, StartError, StateError, TrackError, UseError,

@@ -27,6 +27,8 @@ pub struct Spending<F: SessionFactory> {
 struct Held {
     reserved: Reserved<Arc<Meter>>,
     worst: Usage,
+    /// The most that the record has set aside of it by now.
+    recorded: Usage,
     run: Option<RunId>,
     /// When the tokens were booked, on the manager's timeline.
     booked_at: Timestamp,
@@ -76,6 +78,14 @@ impl<F: SessionFactory> Spending<F> {
         self.held.as_ref().map_or(Usage::NONE, |held| held.worst)
     }
 
+    /// The record has set aside at least this much by now, because it was told so meanwhile: a settlement gives that back.
+    pub fn recorded(mut self, spending: Usage) -> Self {
+        if let Some(held) = &mut self.held {
+            held.recorded = held.recorded.at_least(spending);
+        }
+        self
+    }
+
     /// Books what was really used, also if it is more than was set aside, and gives the rest back. Says what is used up by
     /// now, and of which resources that was the step beyond the warning mark.
     ///
@@ -98,12 +108,12 @@ impl<F: SessionFactory> Spending<F> {
         let Some(held) = self.held.take() else {
             return (Settled { used: self.handle.meter().used(), warn: Vec::new() }, None);
         };
-        let Held { reserved, worst, run, booked_at } = held;
+        let Held { reserved, worst, recorded, run, booked_at } = held;
         let settled = reserved.settle(actual);
         self.manager.settle_hourly(booked_at, worst.tokens, actual.tokens);
         let (manager, session) = (self.manager.clone(), self.handle.id());
         let report = async move {
-            let event = LifecycleEvent::Settled { session, run, worst, actual };
+            let event = LifecycleEvent::Settled { session, run, worst: recorded, actual };
             if let Err(error) = manager.write(event).await {
                 tracing::warn!(%session, %error, "what a session used could not be recorded");
             }
@@ -148,7 +158,7 @@ impl<F: SessionFactory> SessionManager<F> {
             }
         };
         let Err(source) = self.write(LifecycleEvent::Reserved { session, worst }).await else {
-            let held = Some(Held { reserved, worst, run, booked_at });
+            let held = Some(Held { reserved, worst, recorded: worst, run, booked_at });
             return Ok(Spending { manager: self, handle, held, if_dropped: Usage::NONE });
         };
         let _given_back = reserved.settle(Usage::NONE);

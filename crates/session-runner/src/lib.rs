@@ -44,6 +44,8 @@ mod runner;
 #[cfg(target_os = "linux")]
 mod slots;
 #[cfg(target_os = "linux")]
+mod tally;
+#[cfg(target_os = "linux")]
 mod under_way;
 #[cfg(target_os = "linux")]
 mod wires;

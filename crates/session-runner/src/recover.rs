@@ -11,8 +11,8 @@ use session_core::event::Payload;
 use session_core::ports::{ClaimedRun, RunProgress};
 use session_core::run::{EndKind, Ending, Run};
 use session_core::{ManagedSession, RunPhase};
-use session_manager::Dispatcher;
 use session_manager::recovery::{self, Decision, EndCause, Found, KeeperEnding, OnHostLoss};
+use session_manager::{Dispatcher, Holding};
 
 use crate::executors::outcome;
 use crate::process::orphans;
@@ -77,7 +77,8 @@ pub async fn recover(
             settled => settled?,
         }
     }
-    let adopted: Vec<_> = result.adopted.iter().map(|adopted| adopted.claimed.run.fence()).collect();
+    let adopted: Vec<_> =
+        result.adopted.iter().map(|adopted| Holding::from(adopted.claimed.run.fence())).collect();
     if !adopted.is_empty() {
         // The ends of the others may have taken as long as a claim holds. What becomes of each, and its order to stop if
         // there is one, comes with every later renewal too.

@@ -11,8 +11,8 @@ use session_core::ports::{ClaimedRun, Directive};
 use session_core::run::{Fence, StopMode};
 use session_core::{RunId, RunnerId, SessionId};
 use session_manager::recovery::OnHostLoss;
-use session_manager::{Dispatcher, Heard};
-use tokio::sync::{mpsc, watch};
+use session_manager::{Dispatcher, Heard, Holding};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::{self, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -28,6 +28,7 @@ use crate::progress::Progress;
 use crate::recover::Recovery;
 use crate::scope::Machine;
 use crate::slots::Slots;
+use crate::tally::Tally;
 use crate::under_way::UnderWay;
 use crate::wires::Wires;
 use crate::workspace::log::LogRotation;
@@ -74,6 +75,8 @@ struct Reach {
     orders: mpsc::Sender<Order>,
     /// What its run may use in all, once a renewal told it.
     left: watch::Sender<Option<Usage>>,
+    /// What its run has used.
+    tally: Tally,
 }
 
 /// Claims runs and has each executed.
@@ -99,6 +102,8 @@ pub struct Runner {
     listen_at: Option<Instant>,
     /// A sign of life.
     beating: UnderWay<StoreResult<Vec<Heard>>>,
+    /// A run has used more than is set aside for it: the next sign of life is due.
+    beat_due: Arc<Notify>,
     /// Orders for runs that are not here.
     early: HashMap<RunId, StopMode>,
     direct: (mpsc::Sender<DirectOrder>, mpsc::Receiver<DirectOrder>),
@@ -137,6 +142,7 @@ impl Runner {
             listening: UnderWay::default(),
             listen_at: None,
             beating: UnderWay::default(),
+            beat_due: Arc::default(),
             early: HashMap::new(),
             direct: mpsc::channel(DIRECT_ORDERS_MAX),
             drain: CancellationToken::new(),
@@ -201,6 +207,7 @@ impl Runner {
                 () = at(self.listen_at) => self.listen_at = None,
                 heard = self.beating.answer() => self.heard(heard),
                 _ = renewal.tick(), if self.beating.is_idle() => self.beat(),
+                () = self.beat_due.notified(), if self.beating.is_idle() => self.beat(),
             }
         }
     }
@@ -256,7 +263,8 @@ impl Runner {
         let (sender, orders) = mpsc::channel(ORDERS_MAX);
         let (fence, session): (Fence, SessionId) = (claimed.run.fence(), claimed.session.id);
         let (left, of_run) = watch::channel(None);
-        self.held.hold(fence, session, Reach { orders: sender.clone(), left });
+        let tally = Tally::new(Arc::clone(&self.beat_due));
+        self.held.hold(fence, session, Reach { orders: sender.clone(), left, tally: tally.clone() });
         self.progress.begin(fence.run);
         let execution = Execution {
             dispatcher: Arc::clone(&self.dispatcher),
@@ -271,6 +279,7 @@ impl Runner {
             orders,
             ordering: sender,
             left: of_run,
+            tally,
             fence,
             session: claimed.session,
             settlement: None,
@@ -301,8 +310,19 @@ impl Runner {
 
     /// Gives a sign of life, and renews what is held.
     fn beat(&mut self) {
-        let (dispatcher, runner, held) = (Arc::clone(&self.dispatcher), self.id(), self.held.fences());
-        self.beating.begin(async move { dispatcher.heartbeat(runner, held).await });
+        let (dispatcher, runner) = (Arc::clone(&self.dispatcher), self.id());
+        let (mut claims, mut telling) = (Vec::new(), Vec::new());
+        for held in self.held.iter() {
+            let told = held.handle.tally.tell();
+            let spending = told.as_ref().map_or(Usage::NONE, |(spending, _)| *spending);
+            claims.push(Holding { fence: held.fence, spending });
+            telling.extend(told);
+        }
+        self.beating.begin(async move {
+            let heard = dispatcher.heartbeat(runner, claims).await;
+            drop(telling);
+            heard
+        });
     }
 
     fn heard(&mut self, heard: StoreResult<Vec<Heard>>) {

@@ -1,12 +1,14 @@
 //! Claims that hold on: renewed by who has them, and taken over by a runner's new host.
 
 use jiff::{SignedDuration, Timestamp};
+use session_core::budget::Usage;
 use session_core::ids::{RunId, RunnerId};
 use session_core::ports::Directive;
 use session_core::run::{Epoch, Fence, Lease, Run, RunState};
 use session_core::{StoreError, StoreResult};
 
 use crate::conn::Sql;
+use crate::ledger;
 use crate::plan::no_step;
 use crate::runs::{held, locked, until};
 use crate::tx::Tx;
@@ -20,17 +22,23 @@ const SET_LEASE: Sql = sql!(
 pub(crate) async fn renew(
     tx: &mut Tx<'_>,
     fence: Fence,
+    spending: Usage,
     lease: SignedDuration,
     now: Timestamp,
 ) -> StoreResult<Directive> {
     let (run, held) = held(tx, fence, "renew").await?;
     let epoch = run.epoch.0;
     tx.write_one(&SET_LEASE, args![run.id, until(lease, now), epoch, epoch, held.runner]).await?;
-    if let Some(order) = run.stop {
-        return Ok(Directive::Stop(order.mode));
-    }
     let session = tx.session(run.session).await?.ok_or(StoreError::UnknownSession(run.session))?;
-    Ok(Directive::Continue { left: Some(session.account().in_hand()) })
+    let mut account = session.account();
+    account.need(spending);
+    if account.reserved != session.reserved {
+        ledger::set_account(tx, session.id, &account).await?;
+    }
+    match run.stop {
+        Some(order) => Ok(Directive::Stop(order.mode)),
+        None => Ok(Directive::Continue { left: Some(account.in_hand()) }),
+    }
 }
 
 pub(crate) async fn take_over(

@@ -10,7 +10,7 @@ use super::House;
 
 /// A prompt that has the agent say what its token is and wait until it may go on.
 const WAITS: &str = "tool printf %s \"$ROOMETTE_TOKEN\" > token.new; mv token.new token; \
-                     until [ -e go ]; do sleep 0.05; done\nsay done";
+                     until [ -e go ]; do sleep 0.05; done";
 
 /// An agent at work whose session starts children.
 struct Parent<'h> {
@@ -22,8 +22,10 @@ struct Parent<'h> {
 }
 
 impl<'h> Parent<'h> {
-    fn begin(house: &'h House, served: &'h Served, limits: &[&str]) -> Self {
-        let session = house.begin_agent(&[&["--allow-tool", "Bash"], limits].concat(), WAITS);
+    /// `then` is what it does when it may go on.
+    fn begin(house: &'h House, served: &'h Served, limits: &[&str], then: &str) -> Self {
+        let asked = format!("{WAITS}\n{then}");
+        let session = house.begin_agent(&[&["--allow-tool", "Bash"], limits].concat(), &asked);
         let work = house.home.session(&session).join("work");
         house.home.until(|| work.join("token").exists());
         let token = fs::read_to_string(work.join("token")).unwrap();
@@ -52,7 +54,7 @@ fn children_have_together_what_their_parent_has() {
     let house = House::new();
     let home = &house.home;
     let served = Served::start(home);
-    let parent = Parent::begin(&house, &served, &["--max-tokens", "200000", "--max-turns", "9"]);
+    let parent = Parent::begin(&house, &served, &["--max-tokens", "200000", "--max-turns", "9"], "say done");
     let left = 200_000 - parent.shares("reserved")[0].as_u64().unwrap();
     let third = json!({"tokens": left / 3, "tool_calls": 0, "turns": 1});
     let script = "echo ready; until [ -e go ]; do sleep 0.05; done";
@@ -97,14 +99,21 @@ fn children_have_together_what_their_parent_has() {
     assert_eq!(parent.shares("used")[2], json!(6));
 }
 
-/// What a turn has given to children it has not any more: it ends when it has used that.
+/// What a turn has given to children it has not any more: it ends when it has used that. What it has used it cannot give.
 #[test]
 fn a_turn_hears_of_what_its_children_have() {
     let house = House::with(&[("ROOMETTE_HOST_LEASE", "5s")]);
     let served = Served::start(&house.home);
-    let parent = Parent::begin(&house, &served, &["--max-tool-calls", "4"]);
-    parent.child("true", &json!({"tool_calls": 5})).refused(422, "invalid");
-    let child = parent.child("exec sleep 600", &json!({"tool_calls": 4})).is(201).text("/session_id");
+    let parent = Parent::begin(&house, &served, &["--max-tool-calls", "4"], "tool exec sleep 600");
+    parent.child("true", &json!({"tool_calls": 4})).refused(422, "invalid");
+    // With its next sign of life the step after this one is its own too.
+    let child = parent.child("exec sleep 600", &json!({"tool_calls": 2})).is(201).text("/session_id");
+    parent.child("true", &json!({"tool_calls": 2})).refused(422, "invalid");
+    house.home.until(|| parent.shares("reserved")[1] == json!(2));
+    let last = parent.child("exec sleep 600", &json!({"tool_calls": 1})).is(422).body;
+    assert!(last.to_string().contains("has 0 left"), "{last}");
+    house.home.run(&["budget", "set", &parent.session, "--tool-calls", "3"]).ok();
+    fs::write(parent.work.join("go"), "").unwrap();
     house.home.run(&["wait", &parent.session]).exits(7);
     let run = &house.home.inspect(&parent.session)["last_run"];
     assert_eq!((&run["state"], &run["reason"]), (&json!("failed"), &json!("budget_exhausted")), "{run:#}");

@@ -106,7 +106,20 @@ pub trait RunStore: Send + Sync {
 
     /// Prolongs the lease to `now + lease`, and says whether somebody asked for the run's end. Only while the run
     /// is in flight, also when the lease has run out and nobody noticed. `UnknownRun`, `Fenced`, `Transition`.
-    async fn renew(&self, fence: Fence, lease: SignedDuration, now: Timestamp) -> StoreResult<Directive>;
+    async fn renew(&self, fence: Fence, lease: SignedDuration, now: Timestamp) -> StoreResult<Directive> {
+        self.renew_spending(fence, Usage::NONE, lease, now).await
+    }
+
+    /// [`renew`](Self::renew) of a run that needs `spending` for itself by now: what it has used, and is about to use. Where
+    /// less is set aside for the session's own work, that much is from now on, beyond its limits too, so that it is given to
+    /// no child. Whoever settles for the run gives that back: the most that it said.
+    async fn renew_spending(
+        &self,
+        fence: Fence,
+        spending: Usage,
+        lease: SignedDuration,
+        now: Timestamp,
+    ) -> StoreResult<Directive>;
 
     /// Ends the run, which must be in flight, and appends `result` (where given) as a `result` event before the
     /// `run.state` event.

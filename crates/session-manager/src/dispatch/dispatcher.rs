@@ -6,6 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use session_core::affinity::RunnerProfile;
 use session_core::approval::{Approval, NewApproval, Withdrawal};
+use session_core::budget::Usage;
 use session_core::error::{StoreError, StoreResult};
 use session_core::event::{Event, Payload, Seq};
 use session_core::ids::ApprovalId;
@@ -41,7 +42,7 @@ pub trait Dispatcher: Send + Sync + fmt::Debug + 'static {
 
     /// A sign of life of a runner that holds these claims: each is prolonged, and what becomes of it comes back. An error
     /// says that none was heard of.
-    async fn heartbeat(&self, runner: RunnerId, held: Vec<Fence>) -> StoreResult<Vec<Heard>>;
+    async fn heartbeat(&self, runner: RunnerId, held: Vec<Holding>) -> StoreResult<Vec<Heard>>;
 
     /// The orders to end runs of this runner that are other than it knows, as soon as there are any; none after `wait`.
     /// May be dropped.
@@ -105,6 +106,22 @@ pub trait Dispatcher: Send + Sync + fmt::Debug + 'static {
     async fn forfeit(&self, session: SessionId) -> StoreResult<()>;
 }
 
+/// A claim that a runner holds, as it says with a sign of life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Holding {
+    /// The claim.
+    pub fence: Fence,
+    /// What its run needs of the session's budget by now: what it has used, and is about to use.
+    pub spending: Usage,
+}
+
+impl From<Fence> for Holding {
+    /// Of a run that needs no more than was set aside for it.
+    fn from(fence: Fence) -> Self {
+        Self { fence, spending: Usage::NONE }
+    }
+}
+
 /// What became of a claim with a sign of life.
 #[derive(Debug)]
 pub struct Heard {
@@ -141,7 +158,7 @@ impl Dispatcher for Coordinator {
     }
 
     /// Renews what is held, and only then looks for claims that ran out: after a pause of the machine, or a step of its clock, those of this very runner would be among them.
-    async fn heartbeat(&self, _runner: RunnerId, held: Vec<Fence>) -> StoreResult<Vec<Heard>> {
+    async fn heartbeat(&self, _runner: RunnerId, held: Vec<Holding>) -> StoreResult<Vec<Heard>> {
         let heard = self.renew_all(held).await;
         let is_out_of_reach = |heard: &Heard| heard.directive.as_ref().is_err_and(StoreError::may_pass);
         if !heard.iter().any(is_out_of_reach) {
@@ -258,10 +275,10 @@ impl Dispatcher for Coordinator {
 
 impl Coordinator {
     /// Prolongs each of these claims.
-    pub async fn renew_all(&self, held: Vec<Fence>) -> Vec<Heard> {
+    pub async fn renew_all(&self, held: Vec<Holding>) -> Vec<Heard> {
         let mut heard = Vec::with_capacity(held.len());
-        for fence in held {
-            heard.push(Heard { fence, directive: self.renew(fence).await });
+        for holding in held {
+            heard.push(Heard { fence: holding.fence, directive: self.renew(holding).await });
         }
         heard
     }

@@ -23,7 +23,7 @@ use session_core::wake::{Listener, Topic};
 use session_core::{ClaimId, Env, ManagedSession, NewEvent, RunId, RunPhase, RunnerId, SessionId, Store};
 use thiserror::Error;
 
-pub use dispatcher::{Dispatcher, Heard};
+pub use dispatcher::{Dispatcher, Heard, Holding};
 pub use submit::{Draft, Submission, Task, TaskSession};
 
 /// Settings of dispatch.
@@ -172,8 +172,9 @@ impl Coordinator {
     }
 
     /// Prolongs a claim.
-    pub async fn renew(&self, fence: Fence) -> StoreResult<Directive> {
-        self.store.renew(fence, self.options.lease, self.env.now()).await
+    pub async fn renew(&self, held: impl Into<Holding>) -> StoreResult<Directive> {
+        let Holding { fence, spending } = held.into();
+        self.store.renew_spending(fence, spending, self.options.lease, self.env.now()).await
     }
 
     /// Ends a run. The same end, said once more by the same claim, is taken as it was: the first answer may have got lost.

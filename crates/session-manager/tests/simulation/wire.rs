@@ -293,7 +293,9 @@ ports! {
         report advance(fence: Fence, to: RunProgress, now: Timestamp) -> Run;
         report bind(fence: Fence, binding: Binding, now: Timestamp) -> ();
         report resumable(fence: Fence, now: Timestamp) -> ();
-        report renew(fence: Fence, lease: SignedDuration, now: Timestamp) -> Directive;
+        report renew_spending(
+            fence: Fence, spending: Usage, lease: SignedDuration, now: Timestamp
+        ) -> Directive;
         report finish(fence: Fence, ending: Ending, result: Option<Payload>, now: Timestamp) -> Run;
         report finish_and_settle(
             fence: Fence, ending: Ending, result: Option<Payload>, spent: Option<Spent>, now: Timestamp

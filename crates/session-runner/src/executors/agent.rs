@@ -32,12 +32,11 @@ use crate::agents::{
 };
 use crate::process::{RunEnd, RunReport, Supervised};
 use crate::room::Rooms;
+use crate::tally;
 use crate::workspace::agent_state::AgentState;
 use crate::workspace::log::{LogReader, Start as LogStart, Stream};
 use crate::workspace::{SessionDir, Workspace};
 
-/// What a turn is taken to use at the least, until the agent says what it used.
-const TURN_TOKENS: u64 = 20_000;
 /// How long an agent has to leave by itself once its turn is over.
 const LEAVE_BOUND: Duration = Duration::from_secs(10);
 /// How long it has after an interruption.
@@ -85,9 +84,7 @@ impl Execution {
         if self.run.spec.turn.is_none() {
             return self.least();
         }
-        let left = in_hand(session);
-        // Where nothing is left this is refused, which says so.
-        Usage { turns: 1, tokens: left.tokens.clamp(1, TURN_TOKENS), ..Usage::NONE }
+        tally::of_a_turn(in_hand(session))
     }
 
     /// Everything that is needed to hold the turn. What the user says is in the log when this returns.
@@ -259,6 +256,7 @@ impl Execution {
             place,
             permissions: asked.permissions,
             counted: Mutex::new(Counted::within(in_hand(session))),
+            tally: self.tally.clone(),
             numbers: AtomicU64::new(0),
             producer,
             trouble: OnceLock::new(),

@@ -26,6 +26,7 @@ use super::execution::{RETRY_FIRST, RETRY_LAST, pause, sentence};
 use crate::agents::{Answer, Ask, Desk, Reported, Said};
 use crate::progress::Progress;
 use crate::room::Room;
+use crate::tally::Tally;
 use crate::workspace::agent_state::AgentState;
 
 /// How long an answer is waited for at a time.
@@ -42,6 +43,8 @@ pub(super) struct RunDesk {
     pub(super) place: Place,
     pub(super) permissions: Permissions,
     pub(super) counted: Mutex<Counted>,
+    /// What the turn has used, which renewals tell.
+    pub(super) tally: Tally,
     pub(super) numbers: AtomicU64,
     pub(super) producer: Producer,
     /// Why the turn cannot go on.
@@ -189,6 +192,7 @@ impl RunDesk {
         let spent = {
             let mut counted = self.counted();
             change(&mut counted);
+            self.tally.used(Usage { turns: 1, ..counted.used }, counted.left);
             counted.spent()
         };
         if let Some(resource) = spent {

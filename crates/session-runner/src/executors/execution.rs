@@ -31,6 +31,7 @@ use crate::room::Rooms;
 use crate::runner::RunnerOptions;
 use crate::scope::Settlement;
 use crate::slots::Slots;
+use crate::tally::Tally;
 use crate::wires::Wires;
 use crate::workspace::{Layout, SessionDir, Workspace, WorkspaceRequest, conversation, prepare};
 
@@ -59,6 +60,8 @@ pub(crate) struct Execution {
     pub(crate) ordering: mpsc::Sender<Order>,
     /// What the run may use in all, as renewals tell it.
     pub(crate) left: watch::Receiver<Option<Usage>>,
+    /// What the run has used, which renewals tell.
+    pub(crate) tally: Tally,
     pub(crate) fence: Fence,
     pub(crate) session: ManagedSession,
     /// What this machine has made of the session's scope, where its record leaves that to the machine.
@@ -147,16 +150,19 @@ impl Execution {
             // What its children have, and used since, is told by the record alone.
             session.look_up_budget().await;
         }
-        let spending = match self.pay(session, self.worst(session)).await {
+        let worst = self.worst(session);
+        let spending = match self.pay(session, worst).await {
             Ok(spending) => spending,
             Err(came) => return came,
         };
+        self.tally.begin(worst);
         let mut used = self.least();
         let came = {
             let _occupied = session.engine().occupy(self.ordering.clone());
             self.turn(session, &mut used).await
         };
         let began = self.run.state.phase() == RunPhase::Running;
+        let spending = spending.recorded(self.tally.close().await);
         let _account = spending.settle(if began { used } else { Usage::NONE }).await;
         came
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use serde_json::value::RawValue;
-use session_api::claims::{BindingView, EndingView};
+use session_api::claims::{Amounts, BindingView, EndingView};
 use session_api::paths;
 use session_api::runners::{
     AnswerWait, Answered, Asked, ClaimFate, ClaimRequest, Claimed, Ended, Heartbeat, Heartbeaten, HeldClaim,
@@ -13,13 +13,14 @@ use session_api::runners::{
 };
 use session_core::affinity::RunnerProfile;
 use session_core::approval::{Approval, NewApproval, Withdrawal};
+use session_core::budget::Usage;
 use session_core::error::{Conflict, StoreError, StoreResult};
 use session_core::event::{Event, Payload, Seq};
 use session_core::ports::{ClaimedRun, Directive, RunProgress};
 use session_core::run::{Ending, Fence, Run, RunState, StopMode};
 use session_core::session::Binding;
 use session_core::{ApprovalId, Env, ManagedSession, NewEvent, RunId, RunnerId, SessionId};
-use session_manager::{DispatchError, Dispatcher, Heard};
+use session_manager::{DispatchError, Dispatcher, Heard, Holding};
 use tokio_util::sync::CancellationToken;
 
 use super::Remote;
@@ -125,18 +126,24 @@ impl Dispatcher for Remote {
     }
 
     /// Prolongs also those claims that are over here and of which something waits to be delivered.
-    async fn heartbeat(&self, _runner: RunnerId, mut held: Vec<Fence>) -> StoreResult<Vec<Heard>> {
+    async fn heartbeat(&self, _runner: RunnerId, mut held: Vec<Holding>) -> StoreResult<Vec<Heard>> {
         for fence in self.undelivered() {
-            if !held.contains(&fence) {
-                held.push(fence);
+            if !held.iter().any(|holding| holding.fence == fence) {
+                held.push(fence.into());
             }
         }
         held.truncate(session_api::runners::HELD_MAX);
-        let claim = |fence: &Fence| HeldClaim { run_id: fence.run.to_string(), epoch: fence.epoch.0 };
+        let asked = self.state().asks_spending;
+        let claim = |Holding { fence, spending }: &Holding| HeldClaim {
+            run_id: fence.run.to_string(),
+            epoch: fence.epoch.0,
+            spending: Some(*spending).filter(|spending| asked && *spending != Usage::NONE).map(Amounts::from),
+        };
         let request = Heartbeat { instance: self.inner.instance, claims: held.iter().map(claim).collect() };
         let heard: Heartbeaten = self.ask_for(paths::RUNNER_HEARTBEAT, &request, self.about_us()).await?;
+        self.state().asks_spending = heard.asks_spending;
         let mut told = Vec::with_capacity(held.len());
-        for (fence, (fate, left)) in held.into_iter().zip(heard.fates()) {
+        for (Holding { fence, .. }, (fate, left)) in held.into_iter().zip(heard.fates()) {
             let directive = match fate {
                 ClaimFate::Continue => Ok(Directive::Continue { left }),
                 ClaimFate::Stop => Ok(Directive::Stop(StopMode::Graceful)),

@@ -57,6 +57,8 @@ struct State {
     tokens: HashMap<Fence, String>,
     lines: HashMap<Fence, Arc<Line>>,
     settlements: HashMap<RunId, Settlement>,
+    /// The coordinator asked what runs need.
+    asks_spending: bool,
 }
 
 impl fmt::Debug for Remote {

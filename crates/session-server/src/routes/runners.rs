@@ -20,7 +20,7 @@ use session_core::runner::RunnerRecord;
 use session_core::token::{NewToken, Secret, Subject, Verb, Verbs};
 use session_core::wake::Topic;
 use session_core::{Fence, RunId, RunnerId, StoreError};
-use session_manager::Dispatcher as _;
+use session_manager::{Dispatcher as _, Holding};
 use tokio::time::{Instant, sleep_until};
 
 use crate::auth::{Caller, Person};
@@ -229,18 +229,20 @@ pub(super) async fn heartbeat(
     JsonBody(request): JsonBody<Heartbeat>,
 ) -> Result<Json<Heartbeaten>, Refusal> {
     bounded("claims", request.claims.len())?;
-    let mut fences = Vec::with_capacity(request.claims.len());
+    let mut claims = Vec::with_capacity(request.claims.len());
     for claim in &request.claims {
-        fences.push(Fence { run: field("claims.run_id", &claim.run_id)?, epoch: Epoch(claim.epoch) });
+        let fence = Fence { run: field("claims.run_id", &claim.run_id)?, epoch: Epoch(claim.epoch) };
+        claims.push(Holding { fence, spending: claim.spending.unwrap_or_default().into() });
     }
     let record = seen(&state, &caller, id, request.instance).await?;
     let coordinator = state.coordinator();
     let held: HashMap<RunId, Epoch> =
         coordinator.store().in_flight(id).await?.iter().map(|run| (run.id, run.epoch)).collect();
-    let mut beaten = Heartbeaten { draining: record.draining, claims: Vec::new(), left: Vec::new() };
-    for fence in fences {
-        let ours = held.get(&fence.run) == Some(&fence.epoch);
-        let (fate, left) = if ours { fate(coordinator.renew(fence).await) } else { (ClaimFate::Gone, None) };
+    let (draining, asks_spending) = (record.draining, true);
+    let mut beaten = Heartbeaten { draining, claims: Vec::new(), left: Vec::new(), asks_spending };
+    for claim in claims {
+        let ours = held.get(&claim.fence.run) == Some(&claim.fence.epoch);
+        let (fate, left) = if ours { fate(coordinator.renew(claim).await) } else { (ClaimFate::Gone, None) };
         beaten.claims.push(fate);
         beaten.left.push(left.map(|left| Budget::of(left).into()));
     }

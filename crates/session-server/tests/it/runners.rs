@@ -124,6 +124,43 @@ async fn a_sign_of_life_prolongs_and_brings_orders() {
     world.delete(&alice, &format!("/v1/runners/{}", runner.id)).await.refused(409, "runner_busy");
 }
 
+/// What a run has used, by its runner's signs of life, is given to no child of it, and comes back when the run settles.
+#[tokio::test]
+async fn a_sign_of_life_says_what_a_run_needs() {
+    let world = World::new();
+    let runner = Runner::new(&world).await;
+    let alice = world.token("alice", "all").await;
+    let body = json!({"type": "start", "argv": ["true"], "budget": {"tokens": 1_000}});
+    let parent = world.post(&alice, "/v1/runs", &body).await.is(201).text("/session_id");
+    let claim = runner.claim().await;
+    let (run, token) = (claim["run"]["id"].as_str().unwrap(), claim["token"].as_str().unwrap());
+    let beat = async |spending: Value| {
+        let claim = json!({"run_id": run, "epoch": 1, "spending": spending});
+        runner.post("heartbeat", &json!({"claims": [claim]})).await.is(200).body
+    };
+    let beaten = beat(Value::Null).await;
+    assert_eq!((&beaten["asks_spending"], &beaten["left"][0]["tokens"]), (&json!(true), &json!(1_000)));
+    let beaten = beat(json!({"tokens": 700, "tool_calls": 90, "turns": 1})).await;
+    assert_eq!(beaten["left"][0]["tokens"], json!(1_000), "the run itself may use all of it");
+    let child = |name: &str, amount: u32| {
+        let mut budget = json!({"tokens": 1, "tool_calls": 1});
+        budget[name] = json!(amount);
+        json!({"type": "start", "argv": ["true"], "budget": budget})
+    };
+    for (name, amount) in [("tokens", 301), ("tool_calls", 11)] {
+        let refused = world.post(token, "/v1/runs", &child(name, amount)).await;
+        assert_eq!(refused.refused(422, "invalid"), Some(format!("budget.{name}")));
+    }
+    world.post(token, "/v1/runs", &child("tokens", 300)).await.is(201);
+    let amounts = |tokens: u32| json!({"tokens": tokens, "tool_calls": 90, "turns": 1});
+    let ending = json!({"ending": {"kind": "stopped", "reason": "stopped_by_user", "message": "enough"}});
+    let mut ended = ending.clone();
+    ended["settled"] = json!({"worst": amounts(700), "actual": amounts(650)});
+    runner.report(run, 1, json!({"ended": ended})).await.is(200);
+    let parent = world.coordinator.store().session(parent.parse().unwrap()).await.unwrap().unwrap();
+    assert_eq!((parent.usage.tokens, parent.reserved, parent.allotted.tokens), (650, Usage::NONE, 300));
+}
+
 #[tokio::test]
 async fn a_runner_is_itself_and_nobody_else() {
     let world = World::new();

@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
 use session_core::StoreResult;
 use session_core::affinity::RunnerProfile;
+use session_core::budget::Usage;
 use session_core::event::Payload;
 use session_core::ids::{ClaimId, RunId, RunnerId, SessionId};
 use session_core::ports::{
@@ -71,8 +72,14 @@ impl RunStore for SqlStore {
         change!(self, [], tx => bindings::resumable(tx, fence, now)).await
     }
 
-    async fn renew(&self, fence: Fence, lease: SignedDuration, now: Timestamp) -> StoreResult<Directive> {
-        change!(self, [], tx => leases::renew(tx, fence, lease, now)).await
+    async fn renew_spending(
+        &self,
+        fence: Fence,
+        spending: Usage,
+        lease: SignedDuration,
+        now: Timestamp,
+    ) -> StoreResult<Directive> {
+        change!(self, [], tx => leases::renew(tx, fence, spending, lease, now)).await
     }
 
     async fn finish_and_settle(

@@ -303,6 +303,57 @@ pub async fn a_renewal_tells_what_is_left(f: &Fixture) {
     assert_eq!(left().await.0, 84);
 }
 
+/// A renewal that says what the run needs sets that aside, for all resources, also beyond the limits: no child is given it,
+/// and the run may use what it has. It never becomes less, and the settlement gives all of it back.
+pub async fn what_a_run_has_used_is_given_to_no_child(f: &Fixture) {
+    let runner = f.new_runner();
+    let limits =
+        Budget { tokens_max: 100, tool_calls_max: 10, turns_max: Some(4), cost_micros_max: Some(50) };
+    f.enqueue([run_of(f, NewSession { budget: limits, ..f.new_session() })]).await;
+    let run = f.claim(&runner).await.unwrap().run;
+    let run = f.start(run.fence()).await;
+    let worst = Usage { turns: 1, ..tokens(20) };
+    f.store.reserve(run.session, worst, f.now()).await.unwrap();
+    let renew = async |spending| match f.store.renew_spending(run.fence(), spending, LEASE, f.now()).await {
+        Ok(Directive::Continue { left }) => left.unwrap(),
+        other => panic!("{other:?}"),
+    };
+    let needs = Usage { tokens: 75, tool_calls: 4, turns: 1, cost_micros: 49 };
+    for spending in [needs, tokens(30), Usage::NONE] {
+        assert_eq!(renew(spending).await, limits.limits(), "the run has all of it");
+        assert_eq!(account(f, run.session).await.reserved, needs);
+    }
+    let refused = async |child: Budget| {
+        let new = NewSession { budget: child, ..child_of(f, run.session, 0) };
+        assert_refused!(f.store.create(new, f.now()), StoreError::Exhausted(_));
+    };
+    let small = Budget { tokens_max: 25, tool_calls_max: 6, turns_max: Some(3), cost_micros_max: Some(1) };
+    for child in [
+        Budget { tokens_max: 26, ..small },
+        Budget { tool_calls_max: 7, ..small },
+        Budget { turns_max: Some(4), ..small },
+        Budget { cost_micros_max: Some(2), ..small },
+    ] {
+        refused(child).await;
+    }
+    let child = NewSession { budget: small, ..child_of(f, run.session, 0) };
+    f.store.create(child, f.now()).await.unwrap();
+    let beyond = Usage { tokens: 130, ..needs };
+    assert_eq!(renew(beyond).await.tokens, 75);
+    assert_eq!(account(f, run.session).await.left(Resource::Tokens), 0);
+    f.store.request_stop(run.id, StopMode::Graceful, f.now()).await.unwrap();
+    let more = Usage { cost_micros: 60, ..beyond };
+    let stopped = f.store.renew_spending(run.fence(), more, LEASE, f.now()).await.unwrap();
+    assert_eq!(stopped, Directive::Stop(StopMode::Graceful));
+    assert_eq!(account(f, run.session).await.reserved, more, "it is used all the same");
+    let spent = Spent { worst: more, actual: tokens(90) };
+    let ending = Ending::completed(None);
+    f.store.finish_and_settle(run.fence(), ending, None, Some(spent), f.now()).await.unwrap();
+    assert_refused!(f.store.renew_spending(run.fence(), more, LEASE, f.now()), StoreError::Transition(_));
+    let after = account(f, run.session).await;
+    assert_eq!((after.used, after.reserved), (tokens(90), Usage::NONE));
+}
+
 /// Of any number of children that are made at once there are as many as their parent can pay for.
 pub async fn concurrent_children_take_no_more_than_there_is(f: &Fixture) {
     let id = parent(f, 100).await;

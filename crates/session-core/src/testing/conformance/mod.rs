@@ -332,6 +332,7 @@ macro_rules! conformance_cases {
             families_settle_from_below
             what_an_owner_gives_is_the_owners
             a_renewal_tells_what_is_left
+            what_a_run_has_used_is_given_to_no_child
             concurrent_children_take_no_more_than_there_is
             concurrent_ends_are_all_settled
         }

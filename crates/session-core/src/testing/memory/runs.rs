@@ -8,6 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::draft::{Draft, no_step};
 use super::{Data, MemoryStore, QueuedRun};
 use crate::affinity::{Affinity, Place, RunnerProfile};
+use crate::budget::Usage;
 use crate::error::{Conflict, StoreError, StoreResult};
 use crate::event::{EventKind, NewEvent, Payload};
 use crate::ids::{ClaimId, CrewId, RunId, RunnerId, SessionId};
@@ -152,12 +153,21 @@ impl RunStore for MemoryStore {
         })
     }
 
-    async fn renew(&self, fence: Fence, lease: SignedDuration, now: Timestamp) -> StoreResult<Directive> {
+    async fn renew_spending(
+        &self,
+        fence: Fence,
+        spending: Usage,
+        lease: SignedDuration,
+        now: Timestamp,
+    ) -> StoreResult<Directive> {
         self.write(|draft| {
             let run = draft.held(fence, "renew")?;
             run.state = with_lease(&run.state, |held| lease_of(held.runner, lease, now));
             let (session, stop) = (run.session, run.stop);
-            let left = Some(draft.session(session)?.account().in_hand());
+            let mut account = draft.session(session)?.account();
+            account.need(spending);
+            draft.session(session)?.set_account(account);
+            let left = Some(account.in_hand());
             Ok(stop.map_or(Directive::Continue { left }, |order| Directive::Stop(order.mode)))
         })
     }
