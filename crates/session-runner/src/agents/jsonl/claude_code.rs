@@ -41,8 +41,8 @@ pub(in crate::agents) struct ClaudeCode {
     speech: Speech,
     /// The pieces of the block that is being said. It comes as one line: of a longer one the pieces count.
     pieces: String,
-    /// That block has its end.
-    whole: bool,
+    /// More of it came than one line holds.
+    overlong: bool,
     /// The inputs that are asked about, byte for byte: an answer gives them back. One a question, and questions are
     /// bounded.
     inputs: Vec<(String, Box<RawValue>)>,
@@ -63,7 +63,7 @@ impl ClaudeCode {
             end: None,
             speech: Speech::default(),
             pieces: String::new(),
-            whole: false,
+            overlong: false,
             inputs: Vec::new(),
         }
     }
@@ -90,39 +90,40 @@ impl ClaudeCode {
             ("content_block_delta", "text_delta") => (EventKind::Message, text(delta, "text")),
             ("content_block_delta", "thinking_delta") => (EventKind::Thought, text(delta, "thinking")),
             ("content_block_start", _) => {
-                self.pieces = String::new();
+                (self.pieces, self.overlong) = (String::new(), false);
                 return self.speech.pause();
             }
-            ("message_start", _) => {
-                let broken_off = !std::mem::take(&mut self.pieces).is_empty() && !self.whole;
-                return match self.speech.saying().filter(|_| broken_off).cloned() {
-                    Some(kind) => self.speech.give_up(&kind),
-                    None => self.speech.pause(),
-                };
-            }
-            ("content_block_stop", _) => {
-                self.whole = true;
-                return Vec::new();
-            }
+            ("message_start", _) => return self.something_else(),
             _ => return Vec::new(),
         };
-        self.whole = false;
         if self.pieces.len() + words.len() <= LINE_MAX {
             self.pieces.push_str(words);
+        } else {
+            self.overlong = true;
         }
         self.speech.piece(kind, words)
     }
 
+    /// Something else comes than the block of which there are pieces. Where it is to come as a block, those were in vain: it
+    /// broke off, and is said anew if at all.
+    fn something_else(&mut self) -> Vec<Said> {
+        let in_vain = !std::mem::take(&mut self.pieces).is_empty() && !std::mem::take(&mut self.overlong);
+        match self.speech.saying().filter(|_| in_vain).cloned() {
+            Some(kind) => self.speech.give_up(&kind),
+            None => self.speech.pause(),
+        }
+    }
+
     /// A block that the model has said. What its pieces did not tell is told.
     fn block(&mut self, kind: EventKind, words: &str, line: &str) -> Vec<Said> {
-        let pieces = std::mem::take(&mut self.pieces);
-        if let Some(rest) = words.strip_prefix(pieces.as_str()).filter(|_| !pieces.is_empty()) {
+        let of_it = !self.pieces.is_empty() && self.speech.saying().is_none_or(|saying| *saying == kind);
+        if let Some(rest) = words.strip_prefix(self.pieces.as_str()).filter(|_| of_it) {
+            (self.pieces, self.overlong) = (String::new(), false);
             let mut said = self.speech.piece(kind, rest);
             said.extend(self.speech.end(line));
             said
         } else {
-            let in_vain = !pieces.is_empty();
-            let mut said = if in_vain { self.speech.give_up(&kind) } else { self.speech.pause() };
+            let mut said = self.something_else();
             said.extend(entry::words(&kind, words, Some(line)));
             said
         }
@@ -149,7 +150,8 @@ impl ClaudeCode {
                 "text" => said.extend(self.block(EventKind::Message, text(block, "text"), line)),
                 "thinking" => said.extend(self.block(EventKind::Thought, text(block, "thinking"), line)),
                 "tool_use" => {
-                    said.extend(self.speech.pause());
+                    // A subagent's leaves what the agent is saying alone.
+                    said.extend(if nested { self.speech.pause() } else { self.something_else() });
                     let input = block.get("input").unwrap_or(&Value::Null);
                     said.extend(entry::tool_call(text(block, "id"), text(block, "name"), input, line));
                 }

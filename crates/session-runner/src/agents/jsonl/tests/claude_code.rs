@@ -81,8 +81,21 @@ fn what_broke_off_and_is_said_anew_does_not_count() {
         r#"{"type":"system","subtype":"api_retry","attempt":1,"max_retries":10,"error":"overloaded"}"#;
     let other = lines[at("w0 w1 w2")].replacen("w0 w1", "v0 v1", 1);
     let streamed = [half, &[retry], &lines[at("message_start")..]].concat();
-    let at_once = [half, &[retry, &other], &lines[lines.len() - 1..]].concat();
-    for (lines, whole) in [(streamed, "w0 w1 w2 w3 w4 w5 "), (at_once, "v0 v1 w2 w3 w4 w5 ")] {
+    let last = &lines[lines.len() - 1..];
+    let at_once = [half, &[retry, &other], last].concat();
+    // The answer that comes at once begins with a thought, or is a call alone; or all of the message was said but its block.
+    let thought = lines[at(r#""content":[{"type":"thinking""#)];
+    let thoughtful = [half, &[retry, thought, &other], last].concat();
+    let call = r#"{"type":"assistant","message":{"content":[{"type":"tool_use","id":"t","name":"Bash","input":{}}]}}"#;
+    let calling = [half, &[retry, call, &other], last].concat();
+    let stopped = [&lines[..at("w0 w1 w2")], &[STOPPED, retry], &lines[at("message_start")..]].concat();
+    for (lines, whole) in [
+        (streamed, "w0 w1 w2 w3 w4 w5 "),
+        (at_once, "v0 v1 w2 w3 w4 w5 "),
+        (thoughtful, "v0 v1 w2 w3 w4 w5 "),
+        (calling, "v0 v1 w2 w3 w4 w5 "),
+        (stopped, "w0 w1 w2 w3 w4 w5 "),
+    ] {
         for takes_its_time in [false, true] {
             let mut protocol = ClaudeCode::new(begun("00c88092-a0a7-4673-9d4b-fd9a7df5acf1"));
             let mut told = Vec::new();
@@ -101,6 +114,9 @@ fn what_broke_off_and_is_said_anew_does_not_count() {
         }
     }
 }
+
+/// The end of a block, before the block itself.
+const STOPPED: &str = r#"{"type":"stream_event","event":{"type":"content_block_stop","index":1}}"#;
 
 /// What the agent said, as a reader of the log puts it together.
 fn messages(told: &[Said]) -> Vec<String> {
