@@ -177,7 +177,7 @@ pub enum EventKind {
     Bound,
     /// Somebody said something. `{role, text, continues?, unfinished?, abandoned?}`: `unfinished: true` where it was recorded while
     /// it was being said, `continues: true` where it goes on, within the word, from where the one before it ended, and with
-    /// `abandoned: true` beside it where that one does not count: it was broken off, and is said anew.
+    /// `abandoned: true` beside it where that one does not count: it was broken off, unfinished, and the same run says it anew.
     Message,
     /// The agent thought aloud. `{text, continues?, unfinished?, abandoned?}`
     Thought,

@@ -1,9 +1,12 @@
 //! Reading the events: one message each, whatever they hold.
 
+use std::collections::HashMap;
+
 use serde_json::{Map, Value};
 
 use super::{History, Mended, Message, Part, Repair, Role, decode_string};
 use crate::event::{Event, EventKind, Seq};
+use crate::ids::RunId;
 
 /// Reads the conversation out of a log, one message an event, as it stands there: not yet a valid transcript. What an
 /// agent said in one go is one message, however often it was recorded while it was being said.
@@ -13,6 +16,7 @@ use crate::event::{Event, EventKind, Seq};
 #[must_use]
 pub fn fold(events: &[Event]) -> History {
     let mut history = History::default();
+    let mut tails = Tails::new();
     let summary = events.iter().filter_map(Summary::read).max_by_key(|summary| (summary.upto, summary.seq));
     let behind = summary.as_ref().map_or(Seq::START, |summary| summary.upto);
     if let Some(Summary { seq, text, .. }) = summary {
@@ -56,24 +60,66 @@ pub fn fold(events: &[Event]) -> History {
             | EventKind::Other(_) => continue,
         };
         if let Some(part) = part {
-            if goes_on(&part, role) && says(event, "abandoned") {
+            if !goes_on(&part, role) {
+                history.messages.push(Message { seq: event.seq, role, parts: vec![part] });
+            } else if says(event, "abandoned") {
                 // It is said anew from its beginning.
-                if says(event, "continues")
-                    && history.messages.last().is_some_and(|last| ends_like(last, &part))
-                {
-                    history.messages.pop();
+                if says(event, "continues") {
+                    give_up(&mut history.messages, &tails, event, &part);
                 }
-                continue;
+            } else {
+                say(&mut history.messages, &mut tails, event, part);
             }
-            let part = match history.messages.last_mut().filter(|last| last.role == role) {
-                Some(last) if goes_on(&part, role) && says(event, "continues") => joined(last, part),
-                Some(_) | None => Some(part),
-            };
-            let Some(part) = part else { continue };
-            history.messages.push(Message { seq: event.seq, role, parts: vec![part] });
         }
     }
     history
+}
+
+/// How the agent's messages end, by their place.
+type Tails = HashMap<Seq, Tail>;
+
+/// How a message of the agent ends as far as it was read.
+struct Tail {
+    run: Option<RunId>,
+    /// It was told while it was being said, and more was to come.
+    unfinished: bool,
+    /// It goes on from another one, with something in between.
+    continued: bool,
+}
+
+/// Puts what the agent said behind what it goes on from.
+fn say(messages: &mut Vec<Message>, tails: &mut Tails, event: &Event, part: Part) {
+    let (run, unfinished, continued) = (event.body.run, says(event, "unfinished"), says(event, "continues"));
+    let part = match messages.last_mut().filter(|last| continued && last.role == Role::Assistant) {
+        None => part,
+        Some(last) => {
+            let begun = last.seq;
+            let Some(part) = joined(last, part) else {
+                if let Some(tail) = tails.get_mut(&begun) {
+                    (tail.run, tail.unfinished) = (run, unfinished);
+                }
+                return;
+            };
+            part
+        }
+    };
+    tails.insert(event.seq, Tail { run, unfinished, continued });
+    messages.push(Message { seq: event.seq, role: Role::Assistant, parts: vec![part] });
+}
+
+/// Takes back what the agent was saying, whatever others said meanwhile. What was said to its end stays, and so does what
+/// another run said.
+fn give_up(messages: &mut Vec<Message>, tails: &Tails, event: &Event, part: &Part) {
+    loop {
+        let Some(last) = messages.iter().rposition(|message| message.role == Role::Assistant) else { return };
+        let Some(message) = messages.get(last).filter(|message| ends_like(message, part)) else { return };
+        let tail = tails.get(&message.seq).filter(|tail| tail.unfinished && tail.run == event.body.run);
+        let Some(tail) = tail else { return };
+        messages.remove(last);
+        if !tail.continued {
+            return;
+        }
+    }
 }
 
 /// Whether an agent says this by the word.
@@ -81,8 +127,8 @@ fn goes_on(part: &Part, role: Role) -> bool {
     role == Role::Assistant && matches!(part, Part::Text(_) | Part::Thought(_))
 }
 
-/// Whether an entry says this of itself: `continues`, that it goes on where the one before it ended, or `abandoned`, that this
-/// was given up.
+/// Whether an entry says this of itself: `continues`, that it goes on where the one before it ended, `unfinished`, that more was
+/// to come, or `abandoned`, that this was given up.
 fn says(event: &Event, what: &str) -> bool {
     // Most do not, and are not read twice for it.
     event.body.payload.as_str().contains(what)

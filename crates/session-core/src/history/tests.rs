@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::*;
 use crate::event::{EventKind, NewEvent, Payload};
-use crate::ids::SessionId;
+use crate::ids::{RunId, SessionId};
 
 /// A log of these entries, numbered from 1; payloads as they stand in a record.
 fn log<S: Into<String>>(entries: impl IntoIterator<Item = (&'static str, S)>) -> Vec<Event> {
@@ -171,6 +171,34 @@ fn what_was_given_up_and_said_anew_stands_once() {
     let user = r#"{"role":"user","text":"u"}"#;
     let of_user = r#"{"role":"user","text":"v","continues":true,"abandoned":true}"#;
     check(&[("message", user), ("message", given_up), ("message", of_user)], "u(u | v)", &[]);
+    // What others say in between changes nothing of it.
+    let between = [("message", half), ("message", user), ("message", more), ("message", user)];
+    let anew = [("message", given_up), ("message", whole)];
+    check(
+        &[AGENT].into_iter().chain(between).chain(anew).collect::<Vec<_>>(),
+        "a(yes) u(u | u) a(hello)",
+        &[],
+    );
+}
+
+#[test]
+fn what_was_said_to_its_end_is_not_given_up() {
+    let half = r#"{"role":"assistant","text":"hel","unfinished":true}"#;
+    let given_up = r#"{"role":"assistant","text":"","continues":true,"abandoned":true}"#;
+    check(&[AGENT, ("message", given_up), AGENT, ("message", given_up)], "a(yes | yes)", &[]);
+    let end = r#"{"role":"assistant","text":"lo","continues":true}"#;
+    check(&[("message", half), ("message", end), ("message", given_up)], "a(hello)", &[]);
+    // Nor is what another run says.
+    let run = |n| Some(RunId::from_uuid(uuid::Uuid::from_u128(n)).unwrap());
+    for (of, expected) in [(1, "a(hi)"), (2, "a(hel | hi)")] {
+        let mut events = log([
+            ("message", half),
+            ("message", given_up),
+            ("message", r#"{"role":"assistant","text":"hi"}"#),
+        ]);
+        (events[0].body.run, events[1].body.run) = (run(1), run(of));
+        assert_eq!(short(&reconstruct_messages(&events)), expected);
+    }
 }
 
 #[test]
