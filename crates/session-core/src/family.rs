@@ -11,7 +11,7 @@ use crate::error::{Conflict, StoreError, StoreResult};
 use crate::event::Payload;
 use crate::ids::{RunId, SessionId};
 use crate::record;
-use crate::run::Run;
+use crate::run::{Fence, Run};
 use crate::sandbox::{SandboxLevel, SandboxSpec, Wider};
 use crate::session::{ManagedSession, NewSession, WorkspaceKind};
 
@@ -47,10 +47,13 @@ pub struct Parent {
     /// It is nowhere wider than its parent. Not so where the owner makes it, who is in none of both and only finds it again
     /// below the parent: then it has what the owner may give to a session.
     pub confined: bool,
+    /// The claim of the run that starts it, where one does: as long as that holds, and no longer.
+    pub by: Option<Fence>,
 }
 
 impl Parent {
-    /// This session, with the ordinary limits, which confines what is below it, without callbacks and without an allotment.
+    /// This session, with the ordinary limits, which confines what is below it, without callbacks, without an allotment, and
+    /// not by a run.
     #[must_use]
     pub fn new(session: SessionId) -> Self {
         Self {
@@ -60,6 +63,7 @@ impl Parent {
             callback: false,
             allotted: false,
             confined: true,
+            by: None,
         }
     }
 }

@@ -139,6 +139,14 @@ impl Caller {
         }
     }
 
+    /// The claim of the run whose token this is.
+    pub(crate) fn claim_of_token(&self) -> Option<Fence> {
+        match self {
+            Self::Principal(_) => None,
+            Self::Run(executing) => Some(executing.token.fence()),
+        }
+    }
+
     /// The principal that shows a token with this verb: no run's.
     pub(crate) fn person(&self, verb: Verb) -> Result<&Person, Refusal> {
         match self {

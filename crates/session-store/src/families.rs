@@ -21,6 +21,7 @@ use session_core::{Conflict, SessionState, StoreError, StoreResult};
 use crate::allotments::{self, Taken};
 use crate::conn::{Arg, Conn, Sql};
 use crate::rows::{CallbackRow, RunRow, TextRow, id_of};
+use crate::runs;
 use crate::tx::{Tx, inserted};
 
 pub(crate) const LIVE_CHILDREN: Sql = sql!(
@@ -137,6 +138,11 @@ pub(crate) async fn depths(
         wishes.sort_by_key(|wish| (wish.session, wish.children_max));
         for wish in wishes.into_iter().filter(|wish| !made.contains(&wish.session)) {
             let session = tx.lock_session(wish.session).await?;
+            if let Some(by) = wish.by
+                && runs::held(tx, by, "start a child").await?.0.session != session.id
+            {
+                return Err(StoreError::UnknownRun(by.run));
+            }
             let children =
                 tx.conn.rows::<TextRow>(&LIVE_CHILDREN, args![session.id, wish.children_max]).await?;
             let live = u32::try_from(children.len()).unwrap_or(u32::MAX);

@@ -243,6 +243,7 @@ impl Operations {
                 // Whoever speaks with the host is the owner, and spends the owner's.
                 allotted: false,
                 confined: true,
+                by: None,
             }),
             budget: self.budget(wire.budget),
         })

@@ -48,7 +48,8 @@ pub trait SessionStore: Send + Sync {
     /// `Conflict::Exists` if the id is taken, or the key by a live session of the same owner. For the sake of the parent,
     /// as [`admit`](crate::family::admit) says with what holds in the same transaction: `UnknownSession`, also if it is
     /// another owner's, `Transition` if it is terminated, `Conflict::TooDeep`, `Conflict::TooManyChildren`,
-    /// `Conflict::Wider`.
+    /// `Conflict::Wider`. Where a run starts it its claim holds in that transaction too, else `UnknownRun`, `Fenced` or
+    /// `Transition`; and the parent has what is set aside for it, else `Exhausted`.
     async fn create(&self, new: NewSession, now: Timestamp) -> StoreResult<ManagedSession>;
 
     /// Creates a session with the log of another one: numbers, times, runs and origins of `events` are kept (they

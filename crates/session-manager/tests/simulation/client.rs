@@ -160,13 +160,18 @@ impl Client {
     async fn start_child(&self, parent: &ManagedSession, wish: u64) -> StoreResult<()> {
         let affinity = self.affinity();
         let callback = !self.world.one_in(4);
+        // By its owner, or by a run of the parent, which may end meanwhile.
+        let last = self.store().runs(parent.id, 1).await?.pop();
+        let by =
+            last.filter(|run| run.state.lease().is_some() && !self.world.one_in(3)).map(|run| run.fence());
         let wish_for = Parent {
             session: parent.id,
             depth_max: DEPTH_MAX,
             children_max: u32::try_from(CHILDREN_MAX).unwrap(),
             callback,
-            allotted: self.world.one_in(2),
+            allotted: by.is_some() || self.world.one_in(2),
             confined: true,
+            by,
         };
         // What is its parent's is less than that has.
         let budget = Budget { tokens_max: 700, tool_calls_max: 20, ..Budget::default() };

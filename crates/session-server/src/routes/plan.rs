@@ -94,6 +94,7 @@ pub(super) async fn start(
             callback: request.callback,
             allotted: giver.is_some(),
             confined: confining.is_some(),
+            by: caller.claim_of_token(),
             ..Parent::new(parent.id)
         }),
     };

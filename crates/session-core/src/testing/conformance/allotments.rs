@@ -12,7 +12,7 @@ use crate::event::{EventKind, NewEvent};
 use crate::family::Parent;
 use crate::ids::SessionId;
 use crate::ports::{Directive, NewRun, RunOf, SessionFilter, Spent};
-use crate::run::{EndKind, Ending, ReasonCode, Run, StopMode};
+use crate::run::{EndKind, Ending, Epoch, Fence, ReasonCode, Run, StopMode};
 use crate::session::NewSession;
 use crate::state::{TerminationReason, Trigger};
 
@@ -352,6 +352,51 @@ pub async fn what_a_run_has_used_is_given_to_no_child(f: &Fixture) {
     assert_refused!(f.store.renew_spending(run.fence(), more, LEASE, f.now()), StoreError::Transition(_));
     let after = account(f, run.session).await;
     assert_eq!((after.used, after.reserved), (tokens(90), Usage::NONE));
+}
+
+/// A run starts children of its own session as long as its claim holds, and no longer: what its session had is its parent's
+/// again once it is over.
+pub async fn a_run_that_is_over_starts_no_child(f: &Fixture) {
+    let (id, runner) = (parent(f, 100).await, f.new_runner());
+    let run = running(f, &runner, id, 60).await;
+    let other = running(f, &runner, id, 10).await;
+    let by = |fence, tokens_max| {
+        let new = child_of(f, run.session, tokens_max);
+        NewSession { parent: new.parent.map(|parent| Parent { by: Some(fence), ..parent }), ..new }
+    };
+    let child = f.store.create(by(run.fence(), 20), f.now()).await.unwrap().id;
+    let refused = async |fence| {
+        let made = f.list(&SessionFilter::default()).await;
+        let (one, batch) = (by(fence, 5), vec![f.new_run(), run_of(f, by(fence, 5))]);
+        let created = f.store.create(one, f.now()).await.unwrap_err();
+        let enqueued = f.store.enqueue(batch, None, f.now()).await.unwrap_err();
+        assert_eq!(created.to_string(), enqueued.to_string());
+        assert_eq!(f.list(&SessionFilter::default()).await, made);
+        created
+    };
+    let stale = Fence { epoch: Epoch(9), ..run.fence() };
+    assert!(matches!(refused(stale).await, StoreError::Fenced { .. }));
+    assert!(matches!(refused(other.fence()).await, StoreError::UnknownRun(id) if id == other.id));
+    kill(f, child).await;
+    f.complete(run.fence()).await;
+    assert_eq!(purse(f, id).await, (0, 10));
+    assert!(matches!(refused(run.fence()).await, StoreError::Transition(_)));
+    assert_eq!(account(f, run.session).await.allotted, Usage::NONE);
+    for _ in 0..8 {
+        let run = running(f, &runner, id, 30).await;
+        let new = child_of(f, run.session, 30);
+        let new =
+            NewSession { parent: new.parent.map(|parent| Parent { by: Some(run.fence()), ..parent }), ..new };
+        let end = f.store.finish(run.fence(), Ending::completed(None), None, f.now());
+        let (ended, made) = join(end, f.store.create(new, f.now())).await;
+        ended.unwrap();
+        let below = account(f, run.session).await.allotted.tokens;
+        assert_eq!((below, purse(f, id).await), if made.is_ok() { (30, (0, 40)) } else { (0, (0, 10)) });
+        kill(f, run.session).await;
+        if let Ok(made) = made {
+            kill(f, made.id).await;
+        }
+    }
 }
 
 /// Of any number of children that are made at once there are as many as their parent can pay for.

@@ -333,6 +333,7 @@ macro_rules! conformance_cases {
             what_an_owner_gives_is_the_owners
             a_renewal_tells_what_is_left
             what_a_run_has_used_is_given_to_no_child
+            a_run_that_is_over_starts_no_child
             concurrent_children_take_no_more_than_there_is
             concurrent_ends_are_all_settled
         }

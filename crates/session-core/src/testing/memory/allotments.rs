@@ -4,16 +4,21 @@ use jiff::Timestamp;
 
 use super::Data;
 use super::draft::Draft;
-use crate::error::StoreResult;
+use crate::error::{StoreError, StoreResult};
 use crate::family::allot;
 use crate::ids::SessionId;
 use crate::record;
 use crate::session::NewSession;
 
 impl Draft {
-    /// Sets aside what a new session is to have of its parent's.
+    /// Sets aside what a new session is to have of its parent's, if the run that starts it still may.
     pub(super) fn allot(&mut self, new: &NewSession) -> StoreResult<()> {
         let Some(wish) = new.parent else { return Ok(()) };
+        if let Some(by) = wish.by
+            && self.held(by, "start a child")?.session != wish.session
+        {
+            return Err(StoreError::UnknownRun(by.run));
+        }
         if let Some(allotment) = allot(self.session(wish.session)?, new, &wish)? {
             self.data.allotments.insert(new.id, allotment);
         }
