@@ -9,11 +9,11 @@ use jiff::Timestamp;
 use thiserror::Error;
 
 use crate::approvals::{CommandSignature, Grant, Verdict};
-use crate::digest::Digest;
 use crate::event::Payload;
 use crate::ids::{ApprovalId, RunId, SessionId};
 use crate::names::{IdempotencyKey, Principal, ToolName};
 use crate::run::Run;
+use crate::token::SigningKey;
 
 /// The most approvals of one session that are open at once.
 pub const OPEN_MAX: usize = 64;
@@ -69,12 +69,16 @@ pub struct NewApproval {
     pub question: Question,
 }
 
+/// The first bytes of what the id of a repeatable question is derived from.
+const OF_CALL: &[u8] = b"roomette question of a call\0";
+
 impl NewApproval {
-    /// The id of a question that its asker may repeat: the same for the same claim and the same name of the call. It sorts by
-    /// when the run was made.
+    /// The id of a question that its asker may repeat: the same for the same claim and the same name of the call. Nobody who
+    /// does not have the key can take it first. It sorts by when the run was made.
     #[must_use]
-    pub fn id_of_call(run: &Run, call: &IdempotencyKey) -> Option<ApprovalId> {
-        let drawn = Digest::of(format!("{}\0{}\0{call}", run.id, run.epoch)).to_bytes();
+    pub fn id_of_call(key: &SigningKey, run: &Run, call: &IdempotencyKey) -> Option<ApprovalId> {
+        let parts = [run.id.to_string(), run.epoch.to_string(), call.to_string()];
+        let drawn = key.derived(OF_CALL, &parts.each_ref().map(String::as_str));
         let (random, _) = drawn.split_first_chunk()?;
         let at = u64::try_from(run.created_at.as_millisecond()).unwrap_or_default();
         ApprovalId::from_uuid(uuid::Builder::from_unix_timestamp_millis(at, random).into_uuid())

@@ -71,7 +71,7 @@ impl SigningKey {
     }
 
     /// Bytes that nobody knows without the key, the same each time for the same parts.
-    pub(super) fn derived(&self, domain: &[u8], parts: &[&str]) -> [u8; 32] {
+    pub(crate) fn derived(&self, domain: &[u8], parts: &[&str]) -> [u8; 32] {
         let mac = self.under(domain);
         let with_length = |mac: Hmac<Sha256>, part: &&str| {
             mac.chain_update((part.len() as u64).to_be_bytes()).chain_update(part)

@@ -11,8 +11,9 @@ use session_core::approvals::CommandSignature;
 use session_core::env::whole_milliseconds;
 use session_core::event::Payload;
 use session_core::ports::ApprovalFilter;
-use session_core::token::Verb;
-use session_core::{ApprovalId, RunId, SessionId};
+use session_core::token::{SigningKey, Verb};
+use session_core::{ApprovalId, Conflict, RunId, SessionId, StoreError};
+use session_manager::DispatchError;
 
 use super::bind::directory;
 use super::runs::call;
@@ -140,11 +141,24 @@ pub(super) async fn ask(
     }
     let call = call(&headers)?;
     let (fence, run) = caller.claim(&state, id, request.epoch).await?;
-    let of_call = call.and_then(|call| NewApproval::id_of_call(&run, &call));
-    let id = named.or(of_call).unwrap_or_else(|| state.coordinator().env().approval_id());
-    let new = NewApproval { id, question };
-    let asked = state.coordinator().ask(fence, new).await?;
-    Ok((StatusCode::CREATED, Json(ApprovalView::from(&asked))))
+    let env = state.coordinator().env();
+    let id = match (named, &call) {
+        (Some(named), _) => Some(named),
+        (None, None) => None,
+        (None, Some(call)) => {
+            let key = state.coordinator().store().signing_key(SigningKey::new(env.secret())).await?;
+            NewApproval::id_of_call(&key, &run, call)
+        }
+    };
+    let new = NewApproval { id: id.unwrap_or_else(|| env.approval_id()), question };
+    match (state.coordinator().ask(fence, new).await, call) {
+        (Err(DispatchError::Store(StoreError::Conflict(Conflict::Exists(_)))), Some(call))
+            if named.is_none() =>
+        {
+            Err(StoreError::from(Conflict::Reused(call)).into())
+        }
+        (asked, _) => Ok((StatusCode::CREATED, Json(ApprovalView::from(&asked?)))),
+    }
 }
 
 fn question(request: &AskRequest) -> Result<Question, Refusal> {

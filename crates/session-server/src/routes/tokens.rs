@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::extract::State as Extract;
 use axum::http::{HeaderMap, StatusCode};
+use session_api::Code;
 use session_api::sessions::PageQuery;
 use session_api::tokens::{CreateToken, TokenCreated, TokenPage, TokenView};
 use session_core::ids::TokenId;
@@ -68,7 +69,7 @@ pub(super) async fn create(
     Ok((StatusCode::CREATED, Json(created)))
 }
 
-/// The token that the same call made before.
+/// The token that the same call made before, as long as it is good for something.
 async fn made_before(
     state: &State,
     person: &Person,
@@ -87,7 +88,15 @@ async fn made_before(
             == (&new.name, new.subject, &new.principal, new.verbs, new.expires_at)
     };
     let found = store.token(new.digest).await?.filter(is_it);
-    found.ok_or_else(|| StoreError::from(Conflict::Reused(call)).into())
+    let found = found.ok_or_else(|| StoreError::from(Conflict::Reused(call)))?;
+    if found.is_valid(state.coordinator().env().now()) {
+        return Ok(found);
+    }
+    let detail = format!(
+        "the token {} that this call made was revoked, or its time is over: ask for another one under another Idempotency-Key",
+        found.id
+    );
+    Err(Refusal::new(Code::WrongState, detail))
 }
 
 /// Tokens of the caller, or with the verb `admin` of everybody, newest first.

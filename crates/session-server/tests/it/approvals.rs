@@ -143,7 +143,7 @@ async fn a_run_that_repeats_its_call_asks_once() {
     let first = world.post_once(&token, &asking, "step 1", &question).await.is(201);
     assert_eq!(world.post_once(&token, &asking, "step 1", &question).await.is(201).body, first.body);
     let other = json!({"tool": "shell", "title": "rm?"});
-    world.post_once(&token, &asking, "step 1", &other).await.refused(409, "exists");
+    world.post_once(&token, &asking, "step 1", &other).await.refused(422, "key_reused");
     let second = world.post_once(&token, &asking, "step 2", &question).await.is(201);
     assert_ne!(second.text("/id"), first.text("/id"));
     let open = world.get(&alice, &format!("/v1/sessions/{session}/approvals?open=true")).await.is(200);
