@@ -49,8 +49,9 @@ pub struct Task {
     pub env: Vec<(String, String)>,
     /// The longest wall time.
     pub timeout: Option<SignedDuration>,
-    /// For how long it waits for a runner that may take it. Without it a further run of a session, and one of a session with a
-    /// key, waits as long as the settings say, and the first one of a new session as long as it takes.
+    /// For how long it waits for a runner that may take it. Without it a further run of a session, one of a session with a key,
+    /// and one of a child that spends from its parent's budget wait as long as the settings say, and the first one of any other
+    /// new session as long as it takes.
     pub claim_within: Option<SignedDuration>,
     /// Higher ones first.
     pub priority: i32,
@@ -135,9 +136,13 @@ pub(super) fn plan(
     let mut planned = Planned { batch: Vec::with_capacity(order.len()), crew, tasks: Vec::new() };
     for placed in order {
         if let Some(task) = tasks[placed.task].take() {
-            // One that is found by its key goes where its files are, as a further one.
-            let further = matches!(task.session, TaskSession::Existing(_) | TaskSession::Keyed(..));
-            let within = task.claim_within.or(resume_within.filter(|_| further));
+            // One that is found by its key goes where its files are, as a further one. What a child has of its parent's is
+            // held up for as long as it waits.
+            let hurried = match &task.session {
+                TaskSession::Existing(_) | TaskSession::Keyed(..) => true,
+                TaskSession::New(draft) => draft.parent.is_some_and(|parent| parent.allotted),
+            };
+            let within = task.claim_within.or(resume_within.filter(|_| hurried));
             let claim_by = claim_by(within, env.now());
             planned.batch.push(NewRun { claim_by, ..new_run(task, placed.after, &principal, &place, env) });
             planned.tasks.push(placed.task);
@@ -349,8 +354,15 @@ mod tests {
             let TaskSession::New(draft) = task("t", &[]).session else { unreachable!() };
             Task { session: TaskSession::Keyed("k".parse().unwrap(), draft), ..task("t", &[]) }
         };
+        let child = |allotted| {
+            let TaskSession::New(mut draft) = task("t", &[]).session else { unreachable!() };
+            draft.parent = Some(Parent { allotted, ..Parent::new(env.session_id()) });
+            Task { session: TaskSession::New(draft), ..task("t", &[]) }
+        };
         for (task, expected) in [
             (task("t", &[]), None),
+            (child(false), None),
+            (child(true), Some(60)),
             (keyed(), Some(60)),
             (further(), Some(60)),
             (given(task("t", &[])), Some(5)),
