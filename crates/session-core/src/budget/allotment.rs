@@ -4,7 +4,7 @@
 //! when nobody works in the child or below it: then what was used is booked with the parent, and the rest is the parent's
 //! again. A child that is used again gets of that rest what the parent has left.
 
-use super::{Account, Budget, Exhausted, Settled, Usage};
+use super::{Account, Budget, Exhausted, Resource, Settled, Usage};
 
 /// What a session has for one child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -85,6 +85,19 @@ impl Allotment {
     }
 }
 
+impl Account {
+    /// What a child gets of a resource where nobody says how much: [`share_of`] what is left. Refused where something was given
+    /// of it and nothing is left.
+    pub fn share(&self, resource: Resource) -> Result<u64, Exhausted> {
+        let (limit, left) = (self.budget.limit(resource), self.left(resource));
+        if left > 0 || limit == 0 {
+            return Ok(share_of(left));
+        }
+        let reserved = self.reserved.plus(self.allotted).of(resource);
+        Err(Exhausted { resource, limit, used: self.used.of(resource), reserved, asked: 1 })
+    }
+}
+
 /// The share of what is left that a child gets where nobody says how much: a quarter, and something where there is
 /// anything.
 #[must_use]
@@ -103,7 +116,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::budget::{BudgetChange, BudgetPatch, LimitChange, Resource};
+    use crate::budget::{BudgetChange, BudgetPatch, LimitChange};
 
     fn tokens(tokens: u64) -> Usage {
         Usage { tokens, ..Usage::NONE }
@@ -136,6 +149,21 @@ mod tests {
         assert_eq!((parent.used, parent.allotted), (booked, Usage::NONE));
         assert_eq!(settled.warn, [Resource::Tokens]);
         assert_eq!(first.close(&used, &mut parent), None, "once");
+    }
+
+    #[test]
+    fn of_what_is_all_gone_there_is_no_share() {
+        let mut parent = account(100);
+        assert_eq!(parent.share(Resource::Tokens), Ok(25));
+        assert_eq!(parent.share(Resource::Turns), Ok(u64::MAX));
+        parent.used = tokens(70);
+        parent.reserve(tokens(20)).unwrap();
+        parent.allot(tokens(9)).unwrap();
+        assert_eq!(parent.share(Resource::Tokens), Ok(1));
+        parent.allot(tokens(1)).unwrap();
+        let gone = Exhausted { resource: Resource::Tokens, limit: 100, used: 70, reserved: 30, asked: 1 };
+        assert_eq!(parent.share(Resource::Tokens), Err(gone));
+        assert_eq!(account(0).share(Resource::Tokens), Ok(0), "it never had any");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use session_core::ports::{Page, SessionFilter};
 use session_core::run::RunSpec;
 use session_core::token::Verb;
 use session_core::turn::{Asking, Permissions, Turn};
-use session_core::{ManagedSession, Run, SessionId, WorkspaceKind};
+use session_core::{ManagedSession, Run, SessionId, StoreError, WorkspaceKind};
 use session_manager::{Draft, Submission, Task, TaskSession};
 
 use super::bind::directory;
@@ -294,7 +294,8 @@ fn submitted(
 }
 
 /// What the new session may use up: where a run starts it that is set aside by the run's own session, the `giver`, and no
-/// more than it has left; a share of that, and a turn, where nobody says how much. So a family spends from one purse.
+/// more than it has left; a share of that, and a turn, where nobody says how much. So a family spends from one purse. An agent
+/// could do nothing without what is all gone: it is refused.
 fn budget(default: Budget, giver: Option<&ManagedSession>, request: &CreateRun) -> Result<Budget, Refusal> {
     let asked = request.budget.unwrap_or_default();
     let share = |resource, asked: Option<u64>| {
@@ -306,8 +307,12 @@ fn budget(default: Budget, giver: Option<&ManagedSession>, request: &CreateRun) 
             }
             Some(asked) => Ok(asked),
             // Without a turn it could do nothing at all: where none is left that is refused.
+            None if resource == Resource::Turns => Ok(default.limit(resource).min(share_of(left).max(1))),
             None => {
-                Ok(default.limit(resource).min(share_of(left).max(u64::from(resource == Resource::Turns))))
+                let share =
+                    giver.filter(|_| request.prompt.is_some()).map(|giver| giver.account().share(resource));
+                let share = share.unwrap_or_else(|| Ok(share_of(left))).map_err(StoreError::from)?;
+                Ok(default.limit(resource).min(share))
             }
         }
     };

@@ -70,6 +70,22 @@ async fn children_have_no_more_together_than_their_parent() {
     assert_eq!(of_parent("allotted").await, [Value::Null, Value::Null, Value::Null]);
 }
 
+/// Where nothing is left of what an agent cannot do without, and nothing was said of it, there is no child that fails as soon
+/// as it begins. What is a command's does without.
+#[tokio::test]
+async fn an_agent_is_not_started_without_anything() {
+    let world = World::new();
+    let alice = world.token("alice", "all").await;
+    let (parent, token) = parent(&world, &alice).await;
+    let all = Usage { tokens: 600, ..Usage::NONE };
+    world.coordinator.store().reserve(parent, all, world.env.now()).await.unwrap();
+    let agent = json!({"type": "start", "executor": "codex", "prompt": "go"});
+    world.post(&token, "/v1/runs", &agent).await.refused(409, "budget_exhausted");
+    let said = json!({"type": "start", "executor": "codex", "prompt": "go", "budget": {"tokens": 0}});
+    world.post(&token, "/v1/runs", &said).await.is(201);
+    world.post(&token, "/v1/runs", &json!({"type": "start", "argv": ["true"]})).await.is(201);
+}
+
 #[tokio::test]
 async fn what_an_owner_starts_the_owner_pays_for() {
     let world = World::new();
