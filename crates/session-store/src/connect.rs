@@ -29,7 +29,7 @@ const ROWS_AHEAD: usize = 1_024;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a statement waits for a lock of PostgreSQL's. Nobody holds one for longer than a transaction of a few statements takes,
-/// unless something hangs; then whoever waits is told, and tries again.
+/// unless something hangs; then whoever waits is told so, as that the store is out of reach.
 const LOCK_TIMEOUT: (&str, &str) = ("lock_timeout", "10s");
 
 /// After how many pages of write-ahead log SQLite checkpoints by itself: 8 MiB.

@@ -89,6 +89,11 @@ impl DatabaseError {
         Self { kind, code, message }
     }
 
+    /// Whether a lock was waited for for too long (PostgreSQL).
+    pub(crate) fn is_lock_timeout(&self) -> bool {
+        self.code.as_deref() == Some("55P03")
+    }
+
     /// Whether the same transaction, tried again, may succeed.
     pub(crate) fn is_retriable(&self) -> bool {
         self.kind == Failure::Serialization

@@ -40,13 +40,17 @@ const LANES: usize = 2;
 /// enough that those whose callers went away do not pile up. Further ones wait with their callers.
 const CHANGES_MAX: usize = 64;
 
-/// How long changes that are under way are waited for when the store is closed. A lock that holds one up lets go of it before.
+/// How long changes that are under way are waited for when the store is closed. One that waits for a lock gives up before; one that
+/// has to wait for several is left to itself.
 pub(crate) const ENDED_BOUND: Duration = Duration::from_secs(30);
 
 /// How long the listener waits before it connects again: at first, and at the most.
 const RECONNECT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
 
 const CHANNEL: &str = "roomette";
+
+/// For what was waited for already, in a group with others.
+const WAITED: Sql = sql!("SET LOCAL lock_timeout = '1s'");
 
 const NOTIFY: Sql =
     sql!("SELECT count(pg_notify('roomette', t)) FROM json_array_elements_text($1::json) AS t");
@@ -116,7 +120,10 @@ impl Lane {
                 batches.push(batch);
                 replies.push(reply);
             }
-            match appended(&self.pool, &self.hub, &batches).await {
+            match appended(&self.pool, &self.hub, &batches, Waited::No).await {
+                Err(error) if batches.len() > 1 && is_locked_out(&error) => {
+                    self.one_by_one(batches, replies).await;
+                }
                 Ok(answers) => {
                     for (reply, answer) in replies.into_iter().zip(answers) {
                         drop(reply.send(answer));
@@ -132,14 +139,46 @@ impl Lane {
     }
 }
 
+impl Lane {
+    /// Somebody holds one of their sessions for too long: those of the others do not wait for that.
+    async fn one_by_one(&self, batches: Vec<Batch>, replies: Vec<oneshot::Sender<StoreResult<Appended>>>) {
+        let mut locked_out: Vec<(Author, StoreError)> = Vec::new();
+        for (batch, reply) in batches.into_iter().zip(replies) {
+            if let Some((_, error)) = locked_out.iter().find(|(author, _)| *author == batch.author) {
+                drop(reply.send(Err(same(error))));
+                continue;
+            }
+            let author = batch.author;
+            let answer = match appended(&self.pool, &self.hub, &[batch], Waited::Already).await {
+                Ok(answers) => answers.into_iter().next().unwrap_or_else(|| Err(ended())),
+                Err(error) => {
+                    if is_locked_out(&error) {
+                        locked_out.push((author, same(&error)));
+                    }
+                    Err(error)
+                }
+            };
+            drop(reply.send(answer));
+        }
+    }
+}
+
+/// Whether a group's locks were waited for before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Waited {
+    No,
+    Already,
+}
+
 async fn appended(
     pool: &PgPool,
     hub: &WakeHub,
     batches: &[Batch],
+    waited: Waited,
 ) -> StoreResult<Vec<StoreResult<Appended>>> {
     let mut tries = 0;
     loop {
-        match append_once(pool, hub, batches).await {
+        match append_once(pool, hub, batches, waited).await {
             Err(error) if is_worth_another(&error, &mut tries) => {}
             outcome => return outcome,
         }
@@ -150,9 +189,13 @@ async fn append_once(
     pool: &PgPool,
     hub: &WakeHub,
     batches: &[Batch],
+    waited: Waited,
 ) -> StoreResult<Vec<StoreResult<Appended>>> {
     let mut transaction = pool.begin().await.map_err(failed)?;
     let mut tx = Tx::new(Conn::Postgres(&mut transaction));
+    if waited == Waited::Already {
+        tx.conn.execute(&WAITED, Vec::new()).await?;
+    }
     events::lock(&mut tx, batches).await?;
     let answers = events::flush(&mut tx, batches).await?;
     let wakes = notified(tx).await?;
@@ -272,6 +315,11 @@ async fn changed<T>(connection: &mut PgConnection, change: &Change<T>) -> StoreR
     let value = apply(&mut tx, change).await?;
     events::flush(&mut tx, &[]).await?;
     Ok((value, notified(tx).await?))
+}
+
+/// Whether somebody else held what was needed for too long.
+fn is_locked_out(error: &StoreError) -> bool {
+    database_error(error).is_some_and(DatabaseError::is_lock_timeout)
 }
 
 /// Whether it failed only because another transaction came in between, and not too often yet.

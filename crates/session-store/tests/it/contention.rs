@@ -297,3 +297,38 @@ async fn the_listener_comes_back_after_its_connection_was_cut() {
     // … and hears of what comes after.
     assert!(wakes(&pair, &mut queue).await);
 }
+
+/// Somebody holds the row of one session: what is appended to it is refused after a while, and what was grouped with that is
+/// not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_is_held_up_holds_up_no_other_on_postgres() {
+    if pg::skipped("postgres") {
+        return;
+    }
+    let database = pg::fresh_database().await;
+    let pair = Pair::of(database.url()).await;
+    let env = world();
+    let now = env.now();
+    let mut sessions = Vec::new();
+    for _ in 0..24 {
+        sessions.push(pair.stores[0].create(new_session(&env), now).await.unwrap().id);
+    }
+    let held = sessions[0];
+    let mut holder = sqlx::PgConnection::connect(database.url()).await.unwrap();
+    sqlx::query("BEGIN").execute(&mut holder).await.unwrap();
+    let lock = sqlx::query("SELECT id FROM sessions WHERE id = $1 FOR UPDATE").bind(held.to_string());
+    lock.execute(&mut holder).await.unwrap();
+    let mut calls = JoinSet::new();
+    for id in sessions {
+        let store = Arc::clone(&pair.stores[0]);
+        calls.spawn(async move { (id, store.append(Author::Session(id), vec![message("hi")], now).await) });
+    }
+    for (id, appended) in calls.join_all().await {
+        match appended {
+            Ok(_) => assert_ne!(id, held),
+            Err(error) => assert!(id == held && error.may_pass(), "{id}: {error}"),
+        }
+    }
+    sqlx::query("ROLLBACK").execute(&mut holder).await.unwrap();
+    pair.stores[0].append(Author::Session(held), vec![message("hi")], now).await.unwrap();
+}
