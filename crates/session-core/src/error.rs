@@ -141,6 +141,14 @@ pub enum Conflict {
     /// An id that was to be new is taken.
     #[error("{0} exists already")]
     Exists(String),
+    /// The session that bears a key is otherwise than was asked for.
+    #[error("session {session} bears this key already, with {what} of its own")]
+    Otherwise {
+        /// The session.
+        session: SessionId,
+        /// What is otherwise.
+        what: String,
+    },
     /// A log was to be taken up to an event that it does not have.
     #[error("session {session} has no event {seq}, its last one is {last}")]
     NoEvent {

@@ -155,7 +155,7 @@ pub enum PayloadError {
 /// What kind of thing happened.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum EventKind {
-    /// The session was made. `{workspace, project?, key?, label?, agent?, parent?, generation?, previous?}`
+    /// The session was made. `{workspace, project?, sandbox, budget, key?, label?, agent?, parent?, generation?, previous?}`
     SessionCreated,
     /// The session changed its state. `{from, to, reason?}`
     SessionState,

@@ -26,6 +26,7 @@ pub fn session_created(new: &NewSession, generation: Option<&Generation>) -> New
         ("workspace", Some(json!(new.kind.as_str()))),
         ("project", new.project.as_ref().map(|project| json!(project))),
         ("sandbox", Some(json!(new.sandbox))),
+        ("budget", Some(limits(new.budget))),
         ("key", new.key.as_ref().map(|key| json!(key))),
         ("label", new.label.as_ref().map(|label| json!(label))),
         ("agent", new.agent.as_ref().map(|agent| json!(agent))),
@@ -34,6 +35,19 @@ pub fn session_created(new: &NewSession, generation: Option<&Generation>) -> New
         ("previous", generation.and_then(|generation| generation.previous).map(|id| json!(id))),
     ];
     event(EventKind::SessionCreated, None, &fields)
+}
+
+/// The limits with which a session was made, by the first event of its log; `None` in logs from before they were recorded.
+#[must_use]
+pub fn made_with(first: &NewEvent) -> Option<Budget> {
+    let budget = first.payload.value().ok().filter(|_| first.kind == EventKind::SessionCreated)?;
+    let of = |resource: Resource| budget.get("budget")?.get(resource.code())?.as_u64();
+    Some(Budget {
+        tokens_max: of(Resource::Tokens)?,
+        tool_calls_max: of(Resource::ToolCalls)?,
+        turns_max: of(Resource::Turns),
+        cost_micros_max: of(Resource::Cost),
+    })
 }
 
 /// A session changed its state.
@@ -60,7 +74,7 @@ pub fn session_budget(from: Budget, to: Budget, by: &Principal) -> NewEvent {
     event(EventKind::SessionBudget, None, &fields)
 }
 
-/// A session is used again, and its parent has less left than it would need: its limits became lower.
+/// A session is used again, and its parent has less left than it would need, or more than the last time: its limits follow.
 #[must_use]
 pub fn session_budget_short(from: Budget, to: Budget, parent: SessionId) -> NewEvent {
     let fields = [("from", Some(limits(from))), ("to", Some(limits(to))), ("parent", Some(json!(parent)))];

@@ -59,6 +59,9 @@ impl From<StoreError> for Refusal {
             StoreError::Busy { .. } => Code::Busy,
             StoreError::Fenced { .. } => Code::StaleEpoch,
             StoreError::Transition(_) => Code::WrongState,
+            StoreError::Conflict(conflict @ Conflict::Otherwise { .. }) => {
+                return Self(Problem::new(of_conflict(conflict), error.to_string()).at("key"));
+            }
             StoreError::Conflict(conflict) => of_conflict(conflict),
             StoreError::Exhausted(_) => Code::BudgetExhausted,
             StoreError::Unavailable(source) => {
@@ -83,7 +86,7 @@ fn of_conflict(conflict: &Conflict) -> Code {
         Conflict::Bound(_) => Code::AlreadyBound,
         Conflict::Unbound(_) => Code::NotBound,
         Conflict::Executor { .. } => Code::WrongExecutor,
-        Conflict::Exists(_) => Code::Exists,
+        Conflict::Exists(_) | Conflict::Otherwise { .. } => Code::Exists,
         Conflict::NoEvent { .. } | Conflict::Dependencies | Conflict::Refused(_) => Code::Invalid,
         Conflict::Reserved(_) => Code::ReservedKind,
         Conflict::Answered { .. } => Code::AlreadyAnswered,

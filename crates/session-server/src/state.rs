@@ -1,9 +1,11 @@
 //! What the routes work with: the coordinator, the settings, and the process around them.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use camino::Utf8PathBuf;
 use session_api::sandbox::SandboxRequest;
 use session_api::tools::{ToolAnswer, ToolCall};
 use session_core::affinity::Place;
@@ -112,6 +114,8 @@ pub struct Wanted<'r> {
 pub struct Settled {
     /// What its processes may touch, reach and use up.
     pub sandbox: SandboxSpec,
+    /// Directories of it that nobody named: of tools that came along.
+    pub tools: BTreeSet<Utf8PathBuf>,
     /// Its first environment; what was given by name comes on top.
     pub base_env: Vec<(String, String)>,
 }
@@ -151,7 +155,8 @@ impl Host for Apart {
         let plain = wanted.parent.is_some_and(|parent| parent.level != SandboxLevel::Off);
         // Each runner has directories of its own.
         let pending = Some(Pending { plain, ..Pending::default() });
-        Ok(Settled { sandbox: SandboxSpec { pending, ..self.sandbox.clone() }, base_env: Vec::new() })
+        let sandbox = SandboxSpec { pending, ..self.sandbox.clone() };
+        Ok(Settled { sandbox, tools: BTreeSet::new(), base_env: Vec::new() })
     }
 
     fn check_env(&self, env: &[(String, String)]) -> Result<(), Unsettled> {

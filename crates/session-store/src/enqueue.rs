@@ -16,7 +16,7 @@ use crate::conn::{Arg, Args, Sql};
 use crate::error::broken;
 use crate::rows::{TextRow, place_key};
 use crate::tx::Tx;
-use crate::{allotments, families, idempotency, keys, runners, runs};
+use crate::{allotments, families, idempotency, keys, runners, runs, sessions};
 
 macro_rules! new_run {
     () => {
@@ -79,7 +79,7 @@ async fn enqueue(
         return Err(Conflict::Exists(crew.id.to_string()).into());
     }
     // Keys are taken in the order of the batch, so that an earlier one is found by a later one.
-    let together = !batch.iter().any(|run| matches!(run.of, RunOf::Keyed(_)));
+    let together = !batch.iter().any(|run| matches!(run.of, RunOf::Keyed(..)));
     if together {
         let new: Vec<_> = batch.iter().filter_map(|run| made(&run.of)).collect();
         tx.insert_sessions(&new, None, SessionState::Active, now).await?;
@@ -134,10 +134,15 @@ async fn placed(
             let session = tx.lock_session(*id).await?;
             use_session(tx, session, new, now).await
         }
-        RunOf::Keyed(session) => match keys::get_or_create(tx, session, now).await? {
+        RunOf::Keyed(session, asked) => match keys::get_or_create(tx, session, now).await? {
             (session, true) => Ok(first(session.id)),
             (session, false) => {
                 refuse_twice(used, session.id)?;
+                let made = sessions::made_with(tx, session.id).await?;
+                let differs = asked.differs(&session, made);
+                if !differs.is_empty() {
+                    return Err(Conflict::Otherwise { session: session.id, what: differs.join(", ") }.into());
+                }
                 use_session(tx, session, new, now).await
             }
         },
@@ -148,7 +153,7 @@ async fn placed(
 fn made(of: &RunOf) -> Option<&NewSession> {
     match of {
         RunOf::New(session) => Some(session),
-        RunOf::Existing(_) | RunOf::Keyed(_) => None,
+        RunOf::Existing(_) | RunOf::Keyed(..) => None,
     }
 }
 

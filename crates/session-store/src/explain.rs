@@ -57,6 +57,7 @@ fn statements() -> Vec<(&'static str, Sql)> {
         ("find by prefix", sessions::BY_PREFIX),
         ("find by label", sessions::BY_LABEL),
         ("last runs of a page", sessions::LAST_RUNS),
+        ("first event of a session", sessions::FIRST),
         ("claim", claim::PROBE),
         ("reap", runs::EXPIRED),
         ("last run", runs::LAST_OF),

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 
 use jiff::Timestamp;
+use session_core::budget::Budget;
 use session_core::event::{Event, EventKind, NewEvent, Payload};
 use session_core::ids::{Id as _, SessionId, SessionRef};
 use session_core::names::Label;
@@ -40,6 +41,13 @@ pub(crate) const LAST_RUNS: Sql = sql!(
     ""
 );
 
+pub(crate) const FIRST: Sql = sql!("SELECT kind, payload FROM events WHERE session_id = $1 AND seq = 1");
+
+row! {
+    /// An event by its kind and content.
+    FirstRow { kind: String, payload: String, }
+}
+
 const SET_LABEL: Sql = sql!("UPDATE sessions SET label = $2 WHERE id = $1");
 
 const SET_REMOVED: Sql = sql!(
@@ -50,6 +58,16 @@ const SET_REMOVED: Sql = sql!(
 
 pub(crate) async fn session(conn: &mut Conn<'_>, id: SessionId) -> StoreResult<Option<ManagedSession>> {
     conn.row::<SessionRow>(&SESSION, args![id]).await?.map(SessionRow::value).transpose()
+}
+
+/// The limits with which a session was made, where its log says so.
+pub(crate) async fn made_with(tx: &mut Tx<'_>, id: SessionId) -> StoreResult<Option<Budget>> {
+    let Some(FirstRow { kind, payload }) = tx.conn.row::<FirstRow>(&FIRST, args![id]).await? else {
+        return Ok(None);
+    };
+    let Ok(kind) = kind.parse() else { return Ok(None) };
+    let first = NewEvent { run: None, kind, payload: Payload::from_record(payload), origin: None };
+    Ok(record::made_with(&first))
 }
 
 pub(crate) async fn find(conn: &mut Conn<'_>, name: &SessionRef, limit: u32) -> StoreResult<Vec<SessionId>> {

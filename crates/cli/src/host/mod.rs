@@ -3,6 +3,7 @@
 //! A command either talks to it, starts it, or is it for a moment ([`link`]). Reading needs no host. Where no run can be
 //! started, which is everywhere but on Linux, none stays.
 
+mod asked;
 mod cleanup;
 mod legacy;
 mod lifecycle;

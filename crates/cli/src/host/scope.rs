@@ -24,6 +24,8 @@ pub(super) fn without_home(base_env: Vec<(String, String)>) -> Vec<(String, Stri
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Settled {
     pub(super) sandbox: SandboxSpec,
+    /// Directories of it that nobody named: of tools that came along.
+    pub(super) tools: BTreeSet<Utf8PathBuf>,
     pub(super) base_env: Vec<(String, String)>,
 }
 
@@ -65,7 +67,10 @@ impl Operations {
     ) -> Result<Settled, ScopeError> {
         let config = &self.config().sandbox;
         match settling {
-            Settling::AtRunner => Ok(Settled { sandbox: named(config, parent, wire, project)?, base_env }),
+            Settling::AtRunner => {
+                let sandbox = named(config, parent, wire, project)?;
+                Ok(Settled { sandbox, tools: BTreeSet::new(), base_env })
+            }
             Settling::Here => settled(config, parent, wire, self.data_dir(), project, base_env, env),
         }
     }
@@ -103,7 +108,7 @@ fn settled(
     let asked = asked(config, wire, project)?;
     let mut sandbox = settle(&asked, &bounds)?;
     if sandbox.level == SandboxLevel::Off {
-        return Ok(Settled { sandbox, base_env });
+        return Ok(Settled { sandbox, tools: BTreeSet::new(), base_env });
     }
     let variable = |name: &str| {
         let found = env.iter().chain(&base_env).find(|(found, _)| found == name);
@@ -118,14 +123,16 @@ fn settled(
     let home =
         base_env.iter().find(|(name, _)| name == "HOME").map(|(_, value)| Utf8Path::new(value.as_str()));
     let Toolchains { roots, variables } = toolchains(variable("PATH").unwrap_or_default(), home, fits);
-    sandbox.read.extend(roots.into_iter().filter(|root| !sandbox.write.contains(root)));
+    let held = |root: &Utf8PathBuf| sandbox.write.contains(root) || sandbox.read.contains(root);
+    let tools: BTreeSet<_> = roots.into_iter().filter(|root| !held(root)).collect();
+    sandbox.read.extend(tools.iter().cloned());
     let mut base_env = without_home(base_env);
     for (name, value) in variables {
         if !base_env.iter().any(|(found, _)| *found == name) {
             base_env.push((name, value));
         }
     }
-    Ok(Settled { sandbox, base_env })
+    Ok(Settled { sandbox, tools, base_env })
 }
 
 /// The settings for a child: what its parent has stands for what the installation gives, and of the limits the smaller

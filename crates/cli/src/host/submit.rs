@@ -1,5 +1,7 @@
 //! Runs that are asked for: which session each belongs to, whether that can take one more, and where it is executed.
 
+use std::collections::BTreeSet;
+
 use camino::Utf8PathBuf;
 use jiff::SignedDuration;
 use session_core::asked::Asked;
@@ -8,16 +10,17 @@ use session_core::error::StoreError;
 use session_core::event::{Payload, PayloadError};
 use session_core::family::Parent;
 use session_core::names::{AgentKey, ExecutorType, ExternalKey, Label, Principal, ToolName};
-use session_core::ports::{Page, RunStore as _, SessionFilter, SessionStore as _};
+use session_core::ports::{EventStore as _, Page, RunStore as _, SessionFilter, SessionStore as _};
 use session_core::run::RunSpec;
 use session_core::sandbox::SandboxLevel;
 use session_core::session::NewSession;
 use session_core::turn::{Permissions, Turn};
-use session_core::{ManagedSession, SandboxSpec, SessionState, WorkspaceKind};
+use session_core::{ManagedSession, SandboxSpec, Seq, SessionState, WorkspaceKind, record};
 use session_manager::{Draft, Submission, Task, TaskSession};
 use session_runner::scope::InPlace;
 use session_runner::workspace::environment::check_variable;
 
+use super::asked::{limits_asked, sandbox_asked};
 use super::operations::{Operations, bad_name};
 use super::protocol::{
     BudgetWire, Enqueued, Inherited, NewSessionWire, Reply, SandboxWire, SessionWire, Submit, TaskWire,
@@ -35,6 +38,8 @@ struct Variables {
     base: Vec<(String, String)>,
     /// By name; comes on top.
     named: Vec<(String, String)>,
+    /// Directories that its session may read because of what is in the caller's own.
+    tools: BTreeSet<Utf8PathBuf>,
 }
 
 impl Operations {
@@ -79,7 +84,7 @@ impl Operations {
             claim_within,
             priority,
         } = wire;
-        let mut given = Variables { base: Vec::new(), named: env };
+        let mut given = Variables { base: Vec::new(), named: env, tools: BTreeSet::new() };
         for (name, value) in &given.named {
             check_variable(name, value).map_err(|error| Failure::of(Kind::Usage, &error))?;
         }
@@ -150,12 +155,13 @@ impl Operations {
         let real = project.as_ref().filter(|_| settling == Settling::Here);
         let real = real.and_then(|project| project.canonicalize_utf8().ok()).or_else(|| project.clone());
         let asked = Asked {
-            budget: (wire.budget != BudgetWire::default()).then_some(budget),
-            label: label.clone(),
-            sandbox: (wire.sandbox != SandboxWire::default()).then(|| sandbox.clone()),
+            budget: limits_asked(wire.budget),
+            agent: agent.clone(),
+            sandbox: sandbox_asked(&wire.sandbox, &sandbox, &given.tools),
             metadata: (wire.metadata != "{}").then(|| metadata.clone()),
             parent: parent.map(|parent| parent.session),
-            workspace: Some((kind, real)),
+            callback: wire.callback && parent.is_some(),
+            workspace: None,
         };
         let new = NewSession {
             id: self.session_id(),
@@ -171,7 +177,17 @@ impl Operations {
             key: Some(key.clone()),
         };
         let found = self.store().open_key(new, self.now()).await?;
-        let differs = if found.created { Vec::new() } else { asked.differs(&found.session) };
+        if found.created {
+            return Ok(found.session);
+        }
+        let first = self.store().read(found.session.id, Seq::START, 1).await?;
+        let made = first.first().and_then(|first| record::made_with(&first.body));
+        // It may have been made under another name of the same directory.
+        let theirs = found.session.workspace.project.clone();
+        let same =
+            real.is_some() && theirs.as_ref().and_then(|theirs| theirs.canonicalize_utf8().ok()) == real;
+        let workspace = Some((kind, if same { theirs } else { real }));
+        let differs = Asked { workspace, ..asked }.differs(&found.session, made);
         if differs.is_empty() {
             return Ok(found.session);
         }
@@ -227,7 +243,7 @@ impl Operations {
         let of_parent = parent.as_ref().map(|parent| &parent.sandbox);
         let settled = self.settle(settling, of_parent, &wire.sandbox, touched, base, &given.named);
         let settled = settled.map_err(scope::refused)?;
-        given.base = settled.base_env;
+        (given.base, given.tools) = (settled.base_env, settled.tools);
         Ok(Draft {
             label: wire.label.as_deref().map(Label::new).transpose().map_err(bad_name)?,
             agent: wire.agent.as_deref().map(AgentKey::new).transpose().map_err(bad_name)?,
@@ -265,7 +281,7 @@ impl Operations {
 fn level(task: &Task, session: Option<&ManagedSession>) -> SandboxLevel {
     match (&task.session, session) {
         (_, Some(session)) => session.sandbox.level,
-        (TaskSession::New(draft) | TaskSession::Keyed(_, draft), None) => draft.sandbox.level,
+        (TaskSession::New(draft) | TaskSession::Keyed(_, draft, _), None) => draft.sandbox.level,
         (TaskSession::Existing(_), None) => SandboxLevel::Best,
     }
 }
@@ -378,7 +394,7 @@ mod tests {
     }
 
     fn given(base: &[(&str, &str)], named: &[(&str, &str)]) -> Variables {
-        Variables { base: pairs(base), named: pairs(named) }
+        Variables { base: pairs(base), named: pairs(named), tools: BTreeSet::new() }
     }
 
     #[test]

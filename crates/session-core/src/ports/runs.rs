@@ -4,6 +4,7 @@ use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::affinity::{Affinity, RunnerProfile};
+use crate::asked::Asked;
 use crate::budget::Usage;
 use crate::digest::Digest;
 use crate::error::StoreResult;
@@ -25,7 +26,8 @@ pub trait RunStore: Send + Sync {
     /// `UnknownSession` if there is none, `Transition` if it is terminated. It demands what [`Affinity::of`] says, wherever
     /// it was to go: `Conflict::Executor` if that is another executor. Its files are with the runner of its workspace, once a
     /// run of it was `running`, unless a cleanup removed them or that runner is forgotten. `Conflict::Dependencies` if `after` does
-    /// not name earlier runs of the same batch; one that is named twice counts once. `Conflict::Exists` if an id, or
+    /// not name earlier runs of the same batch; one that is named twice counts once. `Conflict::Otherwise` if the session that a
+    /// key finds is not as was asked for. `Conflict::Exists` if an id, or
     /// the key of a new session, is taken; `Conflict::NotDue` if a run delivers what is not due to its session. Wakes
     /// `Topic::Queue`.
     async fn enqueue(
@@ -250,7 +252,7 @@ pub enum RunOf {
     Existing(SessionId),
     /// One of the session with this key, found or made as by
     /// [`open_key`](crate::ports::SessionStore::open_key); found, as a further one.
-    Keyed(Box<NewSession>),
+    Keyed(Box<NewSession>, Box<Asked>),
 }
 
 /// Runs that are submitted together.

@@ -3,6 +3,7 @@
 use camino::Utf8PathBuf;
 use jiff::{SignedDuration, Timestamp};
 use session_core::affinity::{Affinity, Place};
+use session_core::asked::Asked;
 use session_core::budget::Budget;
 use session_core::event::Payload;
 use session_core::family::Parent;
@@ -62,8 +63,8 @@ pub struct Task {
 pub enum TaskSession {
     /// A new one.
     New(Draft),
-    /// The one that bears this key of the principal's, or a new one that bears it.
-    Keyed(ExternalKey, Draft),
+    /// The one that bears this key of the principal's, where it is as was asked for, or a new one that bears it.
+    Keyed(ExternalKey, Draft, Box<Asked>),
     /// One that exists.
     Existing(SessionId),
 }
@@ -155,8 +156,8 @@ fn new_run(task: Task, after: Vec<usize>, principal: &Principal, place: &Place, 
     let of = match task.session {
         TaskSession::Existing(id) => RunOf::Existing(id),
         TaskSession::New(draft) => RunOf::New(Box::new(new_session(draft, None, principal, env))),
-        TaskSession::Keyed(key, draft) => {
-            RunOf::Keyed(Box::new(new_session(draft, Some(key), principal, env)))
+        TaskSession::Keyed(key, draft, asked) => {
+            RunOf::Keyed(Box::new(new_session(draft, Some(key), principal, env)), asked)
         }
     };
     NewRun {
@@ -191,7 +192,7 @@ fn check(task: &Task, field: &str) -> Result<(), DispatchError> {
             return Err(invalid(at(part), "must be longer than nothing"));
         }
     }
-    if let TaskSession::New(draft) | TaskSession::Keyed(_, draft) = &task.session {
+    if let TaskSession::New(draft) | TaskSession::Keyed(_, draft, _) = &task.session {
         let Draft { kind, project, metadata, .. } = draft;
         if metadata.value().ok().is_none_or(|value| !value.is_object()) {
             return Err(invalid(at("metadata"), "is not a JSON object"));
@@ -352,7 +353,10 @@ mod tests {
         let given = |task| Task { claim_within: Some(SignedDuration::from_secs(5)), ..task };
         let keyed = || {
             let TaskSession::New(draft) = task("t", &[]).session else { unreachable!() };
-            Task { session: TaskSession::Keyed("k".parse().unwrap(), draft), ..task("t", &[]) }
+            Task {
+                session: TaskSession::Keyed("k".parse().unwrap(), draft, Box::default()),
+                ..task("t", &[])
+            }
         };
         let child = |allotted| {
             let TaskSession::New(mut draft) = task("t", &[]).session else { unreachable!() };

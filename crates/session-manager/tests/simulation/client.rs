@@ -118,7 +118,7 @@ impl Client {
         let (label, agent, project, parent) = (None, None, None, None);
         let draft = Draft { label, agent, kind, project, sandbox, metadata, budget, parent };
         let session = if self.world.one_in(3) {
-            TaskSession::Keyed("the one".parse().unwrap(), draft)
+            TaskSession::Keyed("the one".parse().unwrap(), draft, Box::default())
         } else {
             TaskSession::New(draft)
         };

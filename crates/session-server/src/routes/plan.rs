@@ -1,11 +1,14 @@
 //! From a request for a run to a submission: names are checked, the session is found, and what is not said is filled in.
 
+use std::collections::BTreeSet;
+
+use camino::Utf8PathBuf;
 use jiff::SignedDuration;
 use session_api::runs::{Ask, CreateRun, RunType};
 use session_api::{Code, Problem};
 use session_core::affinity::Place;
-use session_core::asked::Asked;
-use session_core::budget::{Budget, Resource, Usage, share_of};
+use session_core::asked::{Asked, AskedSandbox};
+use session_core::budget::{Budget, BudgetPatch, LimitChange, Resource, Usage, share_of};
 use session_core::event::Payload;
 use session_core::family::Parent;
 use session_core::names::{ExecutorType, ExternalKey, Principal, ToolName};
@@ -81,7 +84,7 @@ pub(super) async fn start(
         env: &named,
         found: found.as_ref().map(|session| &session.sandbox),
     };
-    let Settled { sandbox, base_env } = state.host().settle(wanted).await?;
+    let Settled { sandbox, tools, base_env } = state.host().settle(wanted).await?;
     let draft = Draft {
         label: optional("label", request.label.as_deref())?,
         agent: optional("agent", request.agent.as_deref())?,
@@ -105,13 +108,13 @@ pub(super) async fn start(
         }
         None => ExecutorType::command(),
     };
-    let session = match (key, found) {
-        (Some(_), Some(found)) => {
-            must_be_as_asked(&request, &draft, &found)?;
-            TaskSession::Existing(found.id)
+    let session = match key {
+        // Which session bears it, if one does, is known for certain when the run is enqueued alone.
+        Some(key) => {
+            let asked = Box::new(asked_of(&request, &draft, &tools));
+            TaskSession::Keyed(key, draft, asked)
         }
-        (Some(key), None) => TaskSession::Keyed(key, draft),
-        (None, _) => TaskSession::New(draft),
+        None => TaskSession::New(draft),
     };
     let spec = RunSpec {
         argv: request.argv.clone(),
@@ -148,24 +151,40 @@ async fn bearer(
     Ok(found.items.into_iter().next().map(|item| item.session))
 }
 
-/// A session that is found by its key is what it was made as: who asks for something else is refused.
-fn must_be_as_asked(request: &CreateRun, draft: &Draft, found: &ManagedSession) -> Result<(), Refusal> {
+/// What was said of the session: one that is found by its key is what it was made as, and who asks for something else is
+/// refused.
+fn asked_of(request: &CreateRun, draft: &Draft, tools: &BTreeSet<Utf8PathBuf>) -> Asked {
     let workspace = request.workspace.is_some() || request.project_dir.is_some();
-    let asked = Asked {
-        budget: request.budget.is_some().then_some(draft.budget),
-        label: draft.label.clone(),
-        sandbox: request.sandbox.is_some().then(|| draft.sandbox.clone()),
+    let budget = request.budget.unwrap_or_default();
+    let limit = |limit: Option<u64>| limit.map_or(LimitChange::Keep, LimitChange::To);
+    let of = request.sandbox.clone().unwrap_or_default();
+    let spec = &draft.sandbox;
+    let limits = [of.memory_bytes, of.processes, of.file_size_bytes, of.write_bytes];
+    let network = of.net.is_some() || !of.net_allow.is_empty();
+    let named = |named: &[String], settled: &BTreeSet<Utf8PathBuf>| match named {
+        [] => BTreeSet::new(),
+        _ => settled.difference(tools).cloned().collect(),
+    };
+    Asked {
+        budget: BudgetPatch {
+            tokens_max: budget.tokens,
+            tool_calls_max: budget.tool_calls,
+            turns_max: limit(budget.turns),
+            cost_micros_max: limit(budget.cost_micros),
+        },
+        agent: draft.agent.clone(),
+        sandbox: AskedSandbox {
+            level: of.level.is_some().then_some(spec.level),
+            network: network.then(|| spec.network.clone()),
+            read: named(&of.allow_read, &spec.read),
+            write: named(&of.allow_write, &spec.write),
+            limits: limits.iter().any(Option::is_some).then_some(spec.limits),
+        },
         metadata: request.metadata.is_some().then(|| draft.metadata.clone()),
         parent: draft.parent.map(|parent| parent.session),
+        callback: request.callback,
         workspace: workspace.then(|| (draft.kind, draft.project.clone())),
-    };
-    let differs = asked.differs(found);
-    if differs.is_empty() {
-        return Ok(());
     }
-    let detail =
-        format!("session {} bears this key already, with {} of its own", found.id, differs.join(", "));
-    Err(Refusal(Problem::new(Code::Exists, detail).at("key")))
 }
 
 /// The session that is to start the new one, if one is.

@@ -2,6 +2,7 @@
 
 use axum::body::Body;
 use serde_json::{Value, json};
+use session_core::budget::{BudgetChange, Usage};
 
 use crate::world::{World, request};
 
@@ -111,10 +112,12 @@ async fn what_the_session_of_a_key_is_not_is_refused() {
         body
     };
     let whole = with(json!({
-        "label": "nightly", "budget": {"tokens": 1000}, "metadata": {"a": 1}, "workspace": "scratch",
+        "label": "nightly", "budget": {"tokens": 1000}, "metadata": {"a": 1}, "workspace": "scratch", "agent": "writer",
     }));
     let mut sessions = Vec::new();
-    for body in [&whole, &whole, &bare] {
+    // What it is called is for people, and counts when it is made.
+    let relabelled = with(json!({"label": "daily", "budget": {"tokens": 1000}}));
+    for body in [&whole, &whole, &bare, &relabelled] {
         let session = world.post(&alice, "/v1/runs", body).await.is(201).text("/session_id");
         world.post(&alice, &format!("/v1/sessions/{session}/stop"), &json!({"mode": "kill"})).await.is(200);
         sessions.push(session);
@@ -122,17 +125,29 @@ async fn what_the_session_of_a_key_is_not_is_refused() {
     sessions.dedup();
     assert_eq!(sessions.len(), 1);
     for (other, word) in [
-        (json!({"label": "daily"}), "a label"),
+        (json!({"agent": "reader"}), "an agent"),
         (json!({"budget": {"tokens": 5}}), "limits"),
+        (json!({"budget": {"turns": 5}}), "limits"),
         (json!({"metadata": {"a": 2}}), "metadata"),
         (json!({"workspace": "in-place", "project_dir": "/srv"}), "a workspace"),
         (json!({"project_dir": "/srv"}), "a workspace"),
         (json!({"parent_session_id": sessions[0]}), "a parent"),
+        (json!({"parent_session_id": sessions[0], "callback": true}), "a parent, no callbacks"),
     ] {
         let refused = world.post(&alice, "/v1/runs", &with(other)).await;
         assert_eq!(refused.refused(409, "exists").as_deref(), Some("key"));
         let detail = refused.text("/detail");
         assert!(detail.contains(&sessions[0]) && detail.contains(word), "{detail}");
+    }
+    // What its owner changes since is no other session: each further message may say the same as the first.
+    let (store, id) = (world.coordinator.store(), sessions[0].parse().unwrap());
+    let more = BudgetChange::Add(Usage { tokens: 500, ..Usage::NONE });
+    store.set_budget(id, more, &"alice".parse().unwrap(), world.env.now()).await.unwrap();
+    for tokens in [1_000, 1_500] {
+        let again =
+            world.post(&alice, "/v1/runs", &with(json!({"budget": {"tokens": tokens}}))).await.is(201);
+        assert_eq!(again.text("/session_id"), sessions[0]);
+        world.post(&alice, &format!("/v1/sessions/{id}/stop"), &json!({"mode": "kill"})).await.is(200);
     }
     // Another owner's key is another one.
     let bob = world.token("bob", "run read").await;

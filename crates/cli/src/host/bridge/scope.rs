@@ -119,7 +119,7 @@ impl Grounds {
         let base = base.given(false);
         let in_place = project.clone().map(|project| (project, InPlace::Yes));
         let settled = operations.settle(operations.settling(), None, &wire, in_place, base, &server.env);
-        let Settled { mut sandbox, base_env } = settled.map_err(|error| refused(&error))?;
+        let Settled { mut sandbox, base_env, .. } = settled.map_err(|error| refused(&error))?;
         // Toolchains come along by `PATH`, and nobody asked for one of them.
         sandbox.read.retain(|place| self.holds(place).is_none());
         let kind = if project.is_some() { WorkspaceKind::InPlace } else { WorkspaceKind::Scratch };

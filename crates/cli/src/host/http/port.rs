@@ -63,8 +63,8 @@ impl Host for Port {
         let in_place = if wanted.kind == WorkspaceKind::InPlace { InPlace::Yes } else { InPlace::No };
         let project = wanted.project.map(|project| (Utf8PathBuf::from(project), in_place));
         let settled = operations.settle(settling, wanted.parent, &wire, project, base_env, named);
-        let scope::Settled { sandbox, base_env } = settled.map_err(|error| unsettled(&error))?;
-        Ok(Settled { sandbox, base_env })
+        let scope::Settled { sandbox, tools, base_env } = settled.map_err(|error| unsettled(&error))?;
+        Ok(Settled { sandbox, tools, base_env })
     }
 
     fn check_env(&self, env: &[(String, String)]) -> Result<(), Unsettled> {

@@ -222,7 +222,7 @@ pub async fn a_further_run_goes_where_its_workspace_is(f: &Fixture) {
     let to = |place, run: NewRun| NewRun { affinity: Affinity { place, ..run.affinity.clone() }, ..run };
     let keyed = |key: &str| {
         let new = NewSession { key: Some(key.parse().unwrap()), ..f.new_session() };
-        NewRun { of: RunOf::Keyed(Box::new(new)), ..f.new_run() }
+        NewRun { of: RunOf::Keyed(Box::new(new), Box::default()), ..f.new_run() }
     };
     let first = started(f, keyed("ticket 7"), &runner).await;
     f.complete(first.fence()).await;
@@ -314,7 +314,7 @@ pub async fn a_session_that_is_found_by_its_key_is_no_exception(f: &Fixture) {
     let (runner, key) = (f.new_runner(), Some("ticket 7".parse().unwrap()));
     let keyed = || {
         let new = NewSession { key: key.clone(), ..f.new_session() };
-        NewRun { of: RunOf::Keyed(Box::new(new)), ..f.new_run() }
+        NewRun { of: RunOf::Keyed(Box::new(new), Box::default()), ..f.new_run() }
     };
     let first = started(f, keyed(), &runner).await;
     assert_eq!(first.affinity.place, Place::Anywhere);

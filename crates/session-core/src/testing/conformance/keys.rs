@@ -7,10 +7,12 @@ use jiff::SignedDuration;
 
 use super::fixture::assert_refused;
 use super::{Fixture, TICK};
+use crate::asked::Asked;
+use crate::budget::{Budget, BudgetChange, BudgetPatch, Usage};
 use crate::error::{Conflict, StoreError};
 use crate::ports::{NewRun, RunOf, STAMP_EVERY};
 use crate::record;
-use crate::run::{RunKind, RunPhase};
+use crate::run::{RunKind, RunPhase, StopMode};
 use crate::session::{Keyed, NewSession};
 use crate::state::{SessionState, TerminationReason, Trigger};
 
@@ -25,7 +27,7 @@ async fn open(f: &Fixture, new: NewSession) -> Keyed {
 }
 
 fn run_of(f: &Fixture, session: NewSession) -> NewRun {
-    NewRun { of: RunOf::Keyed(Box::new(session)), ..f.new_run() }
+    NewRun { of: RunOf::Keyed(Box::new(session), Box::default()), ..f.new_run() }
 }
 
 /// A key that nobody has makes a session as it was given, with its first event.
@@ -208,4 +210,74 @@ pub async fn a_key_does_one_run_at_a_time(f: &Fixture) {
     let several = [run_of(f, keyed(f, "three")), f.new_run(), run_of(f, keyed(f, "four"))];
     let sessions: HashSet<_> = f.enqueue(several).await.iter().map(|run| run.session).collect();
     assert_eq!(sessions.len(), 3);
+}
+
+/// Whether a run's session is new is decided when the run is enqueued: one that is found and is not as was asked for is
+/// refused with all of the batch, one that was asked for as it was made, or as it is by now, is found, and where there is none
+/// any more one is made.
+pub async fn a_run_gets_no_session_that_is_otherwise(f: &Fixture) {
+    let asked = |tokens| {
+        let budget = BudgetPatch { tokens_max: Some(tokens), ..BudgetPatch::default() };
+        Box::new(Asked { budget, ..Asked::default() })
+    };
+    let start = |tokens: u64, asked: Box<Asked>| {
+        let budget = Budget { tokens_max: tokens, ..Budget::default() };
+        let new = NewSession { budget, ..keyed(f, "one") };
+        NewRun { of: RunOf::Keyed(Box::new(new), asked), ..f.new_run() }
+    };
+    let stopped = async |run: NewRun| {
+        let [run] = f.enqueue([run]).await;
+        f.store.request_stop(run.id, StopMode::Kill, f.now()).await.unwrap();
+        run.session
+    };
+    let first = stopped(start(100, asked(100))).await;
+    f.store
+        .set_budget(
+            first,
+            BudgetChange::Add(Usage { tokens: 50, ..Usage::NONE }),
+            &"bob".parse().unwrap(),
+            f.now(),
+        )
+        .await
+        .unwrap();
+    for tokens in [100, 150] {
+        assert_eq!(stopped(start(tokens, asked(tokens))).await, first);
+    }
+    let before = f.snapshot(first).await;
+    let batch = vec![f.new_run(), start(70, asked(70))];
+    let ids = [batch[0].id, batch[1].id];
+    assert_refused!(
+        f.store.enqueue(batch, None, f.now()),
+        StoreError::Conflict(Conflict::Otherwise { session, what }) if *session == first && what == "limits"
+    );
+    assert_eq!(f.snapshot(first).await, before);
+    for id in ids {
+        assert_eq!(f.store.run(id).await.unwrap(), None);
+    }
+    f.transition(first, Trigger::Terminate(TerminationReason::Killed)).await;
+    assert_ne!(stopped(start(70, asked(70))).await, first);
+    // Of many at once that ask for different things those get in that ask for what the first one made.
+    let starts = (0..12).map(|n| f.store.enqueue(vec![in_race(f, 1 + n % 3)], None, f.now()));
+    let outcomes = join_all(starts).await;
+    let got_in: Vec<_> = outcomes.iter().filter_map(|outcome| outcome.as_ref().ok()).collect();
+    assert_eq!(got_in.len(), 1, "a session does one run at a time: {outcomes:?}");
+    let session = f.store.session(got_in[0][0].session).await.unwrap().unwrap();
+    for (n, outcome) in (0..).zip(&outcomes) {
+        let same = session.budget.tokens_max == 1 + n % 3;
+        match outcome {
+            Ok(_) => assert!(same),
+            Err(StoreError::Busy { .. }) => {}
+            Err(StoreError::Conflict(Conflict::Otherwise { .. })) => assert!(!same),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// A run of the session of a key, which is to have so many tokens.
+fn in_race(f: &Fixture, tokens_max: u64) -> NewRun {
+    let budget = Budget { tokens_max, ..Budget::default() };
+    let asked = BudgetPatch { tokens_max: Some(tokens_max), ..BudgetPatch::default() };
+    let new = NewSession { budget, ..keyed(f, "race") };
+    let asked = Asked { budget: asked, ..Asked::default() };
+    NewRun { of: RunOf::Keyed(Box::new(new), Box::new(asked)), ..f.new_run() }
 }

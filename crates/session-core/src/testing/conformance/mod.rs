@@ -349,6 +349,7 @@ macro_rules! conformance_cases {
             concurrent_calls_on_a_key_that_was_given_up_make_one_session
             a_run_finds_or_makes_its_session_by_key
             a_key_does_one_run_at_a_time
+            a_run_gets_no_session_that_is_otherwise
         }
         $crate::conformance_group! { $use $($make)? => forks:
             a_fork_has_the_log_up_to_its_point

@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::draft::{Draft, no_step};
 use super::{Data, MemoryStore, QueuedRun};
 use crate::affinity::{Affinity, Place, RunnerProfile};
-use crate::budget::Usage;
+use crate::budget::{Budget, Usage};
 use crate::error::{Conflict, StoreError, StoreResult};
 use crate::event::{EventKind, NewEvent, Payload};
 use crate::ids::{ClaimId, CrewId, RunId, RunnerId, SessionId};
@@ -335,8 +335,15 @@ impl Draft {
         let session = match new.of {
             RunOf::New(session) => self.create(*session, None, now)?.id,
             RunOf::Existing(id) => self.use_session(id, now)?,
-            RunOf::Keyed(session) => match self.find_key(&session)? {
-                Some(id) => self.use_session(id, now)?,
+            RunOf::Keyed(session, asked) => match self.find_key(&session)? {
+                Some(id) => {
+                    let made = self.data.made_with(id);
+                    let differs = asked.differs(self.session(id)?, made);
+                    if !differs.is_empty() {
+                        return Err(Conflict::Otherwise { session: id, what: differs.join(", ") }.into());
+                    }
+                    self.use_session(id, now)?
+                }
                 None => self.create(*session, None, now)?.id,
             },
         };
@@ -438,6 +445,11 @@ impl Data {
                 && matches!(queued.run.state, RunState::Claimed(lease) if lease.runner == runner)
         };
         self.runs.iter().find(named).map(|queued| &queued.run)
+    }
+
+    /// The limits with which a session was made.
+    pub(super) fn made_with(&self, session: SessionId) -> Option<Budget> {
+        record::made_with(&self.logs.get(&session)?.events.first()?.body)
     }
 
     fn ever_ran(&self, session: SessionId) -> bool {
