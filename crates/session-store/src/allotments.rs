@@ -12,7 +12,7 @@ use session_core::{StoreError, StoreResult, record};
 use crate::conn::{Arg, Args, Sql};
 use crate::rows::{AllotmentRow, TextRow};
 use crate::tx::Tx;
-use crate::{ledger, runs};
+use crate::{ledger, runs, sessions};
 
 const MAKE: Sql = sql!(concat!(
     "INSERT INTO allotments (",
@@ -107,7 +107,8 @@ pub(crate) async fn reopen(tx: &mut Tx<'_>, child: SessionId, now: Timestamp) ->
         let mut account = known(tx, child).await?.account();
         let mut above = known(tx, parent).await?.account();
         let from = account.budget;
-        allotment.reopen(&mut account, &mut above);
+        let first = allotment.at_first(sessions::made_with(tx, child).await?);
+        allotment.reopen(first, &mut account, &mut above);
         ledger::set_account(tx, parent, &above).await?;
         if account.budget != from {
             ledger::set_account(tx, child, &account).await?;

@@ -2,15 +2,15 @@
 //!
 //! As long as an allotment is open, what the child has not used of it is set aside in its parent's account. It is closed
 //! when nobody works in the child or below it: then what was used is booked with the parent, and the rest is the parent's
-//! again. A child that is used again gets of that rest what the parent has left.
+//! again. A child that is used again gets of that rest what the parent has left then, and more the next time where it has more.
 
-use super::{Account, Budget, Exhausted, Resource, Settled, Usage};
+use super::{Account, Budget, BudgetChange, Exhausted, Resource, Settled, Usage};
 
 /// What a session has for one child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Allotment {
-    /// The most that the child may use of its parent's budget in all; [`u64::MAX`] of a resource that the parent had
-    /// without limit when the child was made. What an owner gave the child beyond that is not the parent's.
+    /// The most that the child may use of its parent's budget in all, as it is this time; [`u64::MAX`] of a resource that the
+    /// parent had without limit when the child was made. What an owner gave the child beyond that is not the parent's.
     pub given: Usage,
     /// What of the child's usage is booked with the parent. More than was given where the child overshot its own limit.
     pub booked: Usage,
@@ -71,17 +71,30 @@ impl Allotment {
         Some((more, settled))
     }
 
-    /// The child is used again: of what was given and is not booked as much is set aside as the parent has left. By the
-    /// rest what was given and the child's limits become less. Nothing happens where the allotment is open.
-    pub fn reopen(&mut self, child: &mut Account, parent: &mut Account) {
+    /// What was given when a child was `made` with these limits, as far as that is known: no less than is given now.
+    #[must_use]
+    pub fn at_first(&self, made: Option<Budget>) -> Usage {
+        Usage::each(|resource| match (self.given.of(resource), made) {
+            (u64::MAX, _) => u64::MAX,
+            (given, None) => given,
+            (given, Some(made)) => made.limit(resource).max(given),
+        })
+    }
+
+    /// The child is used again: of what it was given at `first` and is not booked as much is set aside as the parent has left
+    /// at this moment. What was given, and the child's limits, become less or more by that. Nothing happens where the allotment
+    /// is open.
+    pub fn reopen(&mut self, first: Usage, child: &mut Account, parent: &mut Account) {
         if self.open {
             return;
         }
+        let before = std::mem::replace(&mut self.given, first);
         self.open = true;
         let short = Usage::each(|resource| self.aside().of(resource).saturating_sub(parent.left(resource)));
         self.given = self.given.minus(short);
         parent.allotted = parent.allotted.plus(self.aside());
-        child.budget = child.budget.less(short);
+        let raised = BudgetChange::Add(self.given.minus(before)).applied_to(child.budget);
+        child.budget = raised.less(before.minus(self.given));
     }
 }
 
@@ -116,7 +129,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::budget::{BudgetChange, BudgetPatch, LimitChange};
+    use crate::budget::{BudgetPatch, LimitChange};
 
     fn tokens(tokens: u64) -> Usage {
         Usage { tokens, ..Usage::NONE }
@@ -173,7 +186,7 @@ mod tests {
         let lost = Account { used: tokens(10), reserved: tokens(20), ..child(60) };
         assert_eq!(allotment.close(&lost, &mut parent).unwrap().0, tokens(30));
         let forfeited = Account { used: tokens(30), ..child(60) };
-        allotment.reopen(&mut forfeited.clone(), &mut parent);
+        allotment.reopen(allotment.given, &mut forfeited.clone(), &mut parent);
         assert_eq!(parent.allotted.tokens, 30);
         assert_eq!(allotment.close(&forfeited, &mut parent).unwrap().0, Usage::NONE, "not twice");
         assert_eq!((parent.used, parent.allotted), (tokens(30), Usage::NONE));
@@ -199,13 +212,26 @@ mod tests {
         one.settle(Usage::NONE, tokens(10));
         allotment.close(&one, &mut parent).unwrap();
         parent.reserve(tokens(70)).unwrap();
-        allotment.reopen(&mut one, &mut parent);
+        let first = allotment.at_first(Some(child(60).budget));
+        assert_eq!(first, allotment.given);
+        allotment.reopen(first, &mut one, &mut parent);
         assert_eq!((parent.allotted.tokens, allotment.given.tokens), (20, 30));
         assert_eq!((one.budget.tokens_max, one.left(Resource::Tokens)), (30, 20));
         assert_eq!((one.budget.turns_max, allotment.given.turns), (Some(1), u64::MAX));
         let again = (allotment, one, parent);
-        allotment.reopen(&mut one, &mut parent);
+        allotment.reopen(first, &mut one, &mut parent);
         assert_eq!((allotment, one, parent), again, "it is open");
+        // What the parent had set aside it has again: so has the child.
+        allotment.close(&one, &mut parent).unwrap();
+        parent.settle(tokens(70), tokens(5));
+        assert_eq!(
+            allotment.at_first(None),
+            allotment.given,
+            "of one that was made before that was recorded"
+        );
+        let first = allotment.at_first(Some(child(60).budget));
+        allotment.reopen(first, &mut one, &mut parent);
+        assert_eq!((one.budget, allotment.given, parent.allotted.tokens), (child(60).budget, first, 50));
     }
 
     #[test]
@@ -263,6 +289,7 @@ mod tests {
         ) {
             let (mut parent, mut given_beside) = (account(limit), 0);
             let mut children: Vec<(Allotment, Account)> = Vec::new();
+            let mut firsts: Vec<Usage> = Vec::new();
             let mut worked = 0;
             for step in steps {
                 let count = children.len().max(1);
@@ -270,6 +297,7 @@ mod tests {
                     Step::Start(tokens_max) => {
                         let budget = Budget { tokens_max, tool_calls_max: 0, ..Budget::default() };
                         if let Ok(allotment) = Allotment::of(&mut parent, &budget) {
+                            firsts.push(allotment.given);
                             children.push((allotment, Account { budget, ..Account::default() }));
                         }
                     }
@@ -285,7 +313,7 @@ mod tests {
                     }
                     Step::Use(n) => {
                         if let Some((allotment, child)) = children.get_mut(n % count) {
-                            allotment.reopen(child, &mut parent);
+                            allotment.reopen(firsts[n % count], child, &mut parent);
                         }
                     }
                     Step::Own(worst, percent) => worked += work(&mut parent, worst, percent),
@@ -335,7 +363,7 @@ mod tests {
                 prop_assert_eq!(parent.used, before.plus(more));
                 prop_assert_eq!((parent.used, parent.allotted), (allotment.booked, Usage::NONE));
                 prop_assert!(parent.used.tokens <= one.used.tokens);
-                allotment.reopen(&mut one, &mut parent);
+                allotment.reopen(allotment.given, &mut one, &mut parent);
                 prop_assert_eq!(parent.allotted, allotment.aside());
             }
         }

@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::fixture::assert_refused;
 use super::{Fixture, LEASE, TICK};
 use crate::affinity::RunnerProfile;
-use crate::budget::{Account, Budget, BudgetChange, Exhausted, Resource, Usage};
+use crate::budget::{Account, Budget, BudgetChange, BudgetPatch, Exhausted, Resource, Usage};
 use crate::error::StoreError;
 use crate::event::{EventKind, NewEvent};
 use crate::family::Parent;
@@ -248,6 +248,29 @@ pub async fn a_child_that_is_used_again_takes_what_there_is(f: &Fixture) {
     assert_eq!(purse(f, id).await, (83, 0), "what was spent was spent");
     f.enqueue([f.resume(child)]).await;
     assert_eq!(purse(f, id).await, (83, 0), "who is over gives nothing");
+}
+
+/// A limit that became lower because its parent's own work had something set aside is as it was made once that is over.
+pub async fn a_child_gets_back_what_its_parent_has_again(f: &Fixture) {
+    let (id, runner) = (parent(f, 100).await, f.new_runner());
+    let first = running(f, &runner, id, 60).await;
+    let child = first.session;
+    uses(f, child, 10).await;
+    f.complete(first.fence()).await;
+    let used_again = async || {
+        let run = again(f, &runner, child).await;
+        let has = (purse(f, id).await, account(f, child).await.budget);
+        f.complete(run.fence()).await;
+        has
+    };
+    f.store.reserve(id, tokens(70), f.now()).await.unwrap();
+    assert_eq!(used_again().await, ((10, 20), budget(30)));
+    f.store.settle(id, tokens(70), tokens(5), None, f.now()).await.unwrap();
+    assert_eq!(used_again().await, ((15, 50), budget(60)));
+    assert_eq!(told(f, child, EventKind::SessionBudget).await.len(), 2, "each time its log says so");
+    let (by, less) = ("bob".parse().unwrap(), BudgetPatch { tokens_max: Some(40), ..BudgetPatch::default() });
+    f.store.set_budget(child, BudgetChange::Set(less), &by, f.now()).await.unwrap();
+    assert_eq!(used_again().await.1, budget(40), "what its owner took is not given back");
 }
 
 /// A session is not settled with its parent while one below it works; then all of them are, from below. Used again, they

@@ -329,6 +329,7 @@ macro_rules! conformance_cases {
             a_forfeit_leaves_what_children_have
             an_end_settles_what_its_run_used
             a_child_that_is_used_again_takes_what_there_is
+            a_child_gets_back_what_its_parent_has_again
             families_settle_from_below
             what_an_owner_gives_is_the_owners
             a_renewal_tells_what_is_left

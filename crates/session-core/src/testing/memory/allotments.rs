@@ -57,7 +57,8 @@ impl Draft {
         self.reopen(parent, now)?;
         let (mut below, mut above) = (self.session(child)?.account(), self.session(parent)?.account());
         let from = below.budget;
-        allotment.reopen(&mut below, &mut above);
+        let first = allotment.at_first(self.data.made_with(child));
+        allotment.reopen(first, &mut below, &mut above);
         self.data.allotments.insert(child, allotment);
         self.session(child)?.set_account(below);
         self.session(parent)?.set_account(above);
