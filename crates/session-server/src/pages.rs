@@ -31,7 +31,7 @@ pub(crate) struct Piece {
 /// A session, and the event behind which somebody reads.
 type Place = (SessionId, Seq);
 /// What a look found: a piece, nothing, or why that is not known.
-type Found = Result<Option<Piece>, Arc<StoreError>>;
+pub(crate) type Found = Result<Option<Piece>, Arc<StoreError>>;
 /// What was found, or is being looked for by one of those who want it.
 type Shared = Arc<OnceCell<Found>>;
 

@@ -4,6 +4,7 @@
 //! costs one page, however much is appended meanwhile. Readers of the same place share its page, and that there is none.
 
 use std::convert::Infallible;
+use std::pin::Pin;
 
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, header};
@@ -18,7 +19,7 @@ use session_core::{Event, Seq, SessionId};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use crate::auth::Caller;
-use crate::pages::Piece;
+use crate::pages::{Found, Piece};
 use crate::problem::Refusal;
 use crate::readers::ReaderPlace;
 use crate::state::State;
@@ -40,8 +41,7 @@ pub(crate) fn follow(
     after: Seq,
 ) -> Result<Response, Refusal> {
     let place = state.readers().enter(caller.principal());
-    let place =
-        place.ok_or_else(|| Refusal::new(Code::Overloaded, "as many streams as there may be are open"))?;
+    let place = place.map_err(|full| Refusal::new(Code::Overloaded, full.to_string()))?;
     let mut beat = interval(state.limits().heartbeat);
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     beat.reset();
@@ -53,6 +53,7 @@ pub(crate) fn follow(
         session,
         after,
         beat,
+        look: Look::default(),
         over: false,
         _place: place,
     };
@@ -76,8 +77,28 @@ struct Reader {
     session: SessionId,
     after: Seq,
     beat: Interval,
+    /// The look for the next page.
+    look: Look,
     over: bool,
     _place: ReaderPlace,
+}
+
+/// A look that is under way: it goes on where it was when whoever waited for it had something else to do meanwhile.
+#[derive(Default)]
+struct Look(Option<Pin<Box<dyn Future<Output = Found> + Send>>>);
+
+impl Look {
+    /// What is found; begun where nothing is under way. Cancel safe.
+    async fn found(&mut self, begin: impl FnOnce() -> Pin<Box<dyn Future<Output = Found> + Send>>) -> Found {
+        let found = self.0.get_or_insert_with(begin).as_mut().await;
+        self.0 = None;
+        found
+    }
+}
+
+/// Looks for the page behind this event, with all who read at the same place.
+async fn look(state: State, session: SessionId, after: Seq) -> Found {
+    state.pages().behind((session, after), || page(&state, session, after)).await
 }
 
 impl Reader {
@@ -95,9 +116,11 @@ impl Reader {
                 return None;
             }
             let (session, after) = (self.session, self.after);
-            // A store that takes its time keeps no stream from its end, nor its reader without a sign of life.
+            // A store that takes its time keeps no stream from its end, nor its reader without a sign of life; nor does that
+            // keep the look from its end.
+            let begin = || Box::pin(look(state.clone(), session, after)) as Pin<Box<_>>;
             let found = tokio::select! {
-                found = state.pages().behind((session, after), || page(&state, session, after)) => found,
+                found = self.look.found(begin) => found,
                 () = state.drain().cancelled() => continue,
                 _ = self.beat.tick() => return self.beat(&state).await,
             };
@@ -125,7 +148,7 @@ impl Reader {
     }
 
     /// A sign of life, for as long as the caller may read; then the stream's end.
-    async fn beat(&self, state: &State) -> Option<Bytes> {
+    async fn beat(&mut self, state: &State) -> Option<Bytes> {
         let heartbeat = Bytes::from_static(HEARTBEAT.as_bytes());
         self.caller.still(state).await.then_some(heartbeat)
     }
@@ -185,5 +208,31 @@ impl Counted {
 impl Drop for Counted {
     fn drop(&mut self) {
         self.0.metrics().readers(-1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_look_that_takes_longer_than_a_beat_comes_to_its_end() {
+        let (mut look, mut times) = (Look::default(), 0);
+        let (sender, receiver) = oneshot::channel();
+        let mut receiver = Some(receiver);
+        for _ in 0..3 {
+            let begin = || {
+                times += 1;
+                let receiver = receiver.take().unwrap();
+                Box::pin(async move { receiver.await.unwrap() }) as Pin<Box<_>>
+            };
+            assert!(look.found(begin).now_or_never().is_none());
+        }
+        let piece = Piece { text: Bytes::from_static(b"x"), last: Seq(1), count: 1 };
+        assert!(sender.send(Ok(Some(piece))).is_ok());
+        let found = look.found(|| unreachable!("it is under way")).await.unwrap();
+        assert_eq!((found.map(|piece| piece.last), times), (Some(Seq(1)), 1));
     }
 }
