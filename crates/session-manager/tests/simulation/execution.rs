@@ -6,7 +6,7 @@ use session_core::approval::{ApprovalPhase, NewApproval, Question, Withdrawal};
 use session_core::budget::Usage;
 use session_core::error::StoreError;
 use session_core::event::{EventKind, NewEvent, Origin, Payload};
-use session_core::ports::{ClaimedRun, RunProgress};
+use session_core::ports::{ClaimedRun, RunProgress, Spent};
 use session_core::run::{EndKind, Ending, Exit, Fence, ReasonCode, StopMode};
 use session_core::session::Binding;
 use session_core::state::Trigger;
@@ -36,6 +36,8 @@ pub(crate) struct Execution {
     obeyed: Option<StopMode>,
     /// How many events it appended.
     said: u64,
+    /// What goes with its end, where that was not settled before.
+    spent: Option<Spent>,
 }
 
 /// What an execution came to.
@@ -48,8 +50,8 @@ enum Came {
 
 impl Execution {
     pub(crate) fn new(host: Arc<Host>, claimed: ClaimedRun, ordered: Arc<Notify>) -> Self {
-        let (ClaimedRun { session, run }, obeyed, said) = (claimed, None, 0);
-        Self { host, fence: run.fence(), session, run, ordered, obeyed, said }
+        let (ClaimedRun { session, run }, obeyed, said, spent) = (claimed, None, 0, None);
+        Self { host, fence: run.fence(), session, run, ordered, obeyed, said, spent }
     }
 
     pub(crate) async fn execute(mut self, adopted: bool) {
@@ -68,6 +70,11 @@ impl Execution {
         let tokens = self.host.world.below(WORST.tokens * 6 / 5);
         let used = Usage { tokens, turns: 1, ..Usage::NONE };
         let actual = if self.run.state.phase() == RunPhase::Running { used } else { Usage::NONE };
+        if self.host.world.one_in(2) && matches!(came, Came::ToEnd(_)) {
+            // As a runner on another machine does: what was used goes with the end.
+            self.spent = Some(Spent { worst: WORST, actual });
+            return Ok(came);
+        }
         let settled = self.settle(actual).await;
         if let Err(error) = settled {
             self.host.note(|| format!("what {} used could not be recorded: {error}", self.run.id));
@@ -267,7 +274,13 @@ impl Execution {
         let mut wait = 100;
         loop {
             let result = Some(Payload::from_value(&text));
-            match self.host.coordinator.finish(self.fence, ending.clone(), result).await {
+            let finished = if self.spent.is_none() {
+                self.host.coordinator.finish(self.fence, ending.clone(), result).await
+            } else {
+                let (store, now) = (self.host.store(), self.host.env().now());
+                store.finish_and_settle(self.fence, ending.clone(), result, self.spent, now).await
+            };
+            match finished {
                 Ok(_) => return,
                 Err(error) if error.may_pass() => {}
                 Err(error) => {
