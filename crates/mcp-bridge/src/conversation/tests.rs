@@ -2,7 +2,7 @@
 
 use crate::board::{From, Next};
 use crate::bridge::{Bridge, Entry};
-use crate::host::{HostError, ServerName};
+use crate::host::ServerName;
 use crate::settings::Times;
 use crate::testing::{INITIALIZED, TestHost, call, message};
 use tokio::sync::Notify;
@@ -138,22 +138,6 @@ async fn who_joins_hears_how_the_server_begins_that_is_there_and_not_one_that_we
     world.host.until_alive(0).await;
     let _three = world.begin().await;
     assert_eq!(world.host.opened(), 2);
-    world.end().await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn who_comes_when_a_session_is_over_is_told_to_begin_anew() {
-    let world = World::new(Settings::default());
-    let session = world.begin().await;
-    let entry = world.entry(session).await;
-    *world.host.refuse.lock().unwrap() = Some(HostError::Over(Ending::Other("ttl_expired".into())));
-    let _told = entry.post(message(INITIALIZED).into(), PAUSE).await.unwrap();
-    let late = entry.post(message(&call("1", "echo", "{}")).into(), PAUSE).await;
-    if let Ok(late) = late {
-        assert!(matches!(late.await, Ok(Reply::Over(Refusal::Ended(_)))));
-    }
-    let found = world.bridge.find(&world.server, &world.ada, session).await;
-    assert!(found.is_err());
     world.end().await;
 }
 

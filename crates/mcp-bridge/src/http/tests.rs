@@ -344,6 +344,22 @@ async fn the_host_may_take_a_process_away() {
 }
 
 #[tokio::test]
+async fn the_first_call_after_a_session_is_over_is_told_to_begin_anew() {
+    let times = Times { idle: Duration::from_millis(50), ..Times::default() };
+    let world = World::new(Settings { times, ..settings() }).await;
+    let client = world.client().begin(V, "{}").await;
+    assert_eq!(client.result("1", "count", "{}").await, "1");
+    let _stream = client.get().await;
+    world.host.until_alive(0).await;
+    // The bridge hears of it when it would have the server started.
+    *world.host.refuse.lock().unwrap() = Some(HostError::Over(Ending::Other("ttl_expired".into())));
+    for id in ["2", "3"] {
+        assert_eq!(client.call(id, "count", "{}").await.status, 404);
+    }
+    world.end().await;
+}
+
+#[tokio::test]
 async fn caps_hold_before_anything_is_started() {
     let caps = Caps { sessions_per_principal: 1, sessions: 2, ..Caps::default() };
     let world = World::with(Arc::new(TestHost::default()), Settings { caps, ..settings() }, true).await;
