@@ -207,12 +207,22 @@ impl Asking {
     fn start(&self, question: &Question) -> Owned {
         let (host, places) = (Arc::clone(&self.host), Arc::clone(&self.places));
         let (principal, server) = (question.principal.clone(), question.server.clone());
+        let unwanted = CancellationToken::new();
+        let nobody = unwanted.clone();
         let opening = async move {
-            let place = places.ask(&principal).await?;
-            let _starting = places.start(&principal).await;
+            let ready = async {
+                let place = places.ask(&principal).await?;
+                Ok::<_, HostError>((place, places.start(&principal).await))
+            };
+            let (place, _starting) = tokio::select! {
+                biased;
+                // It is not started only to be ended.
+                () = nobody.cancelled() => return Err(HostError::Other("nobody wants it any more".into())),
+                ready = ready => ready?,
+            };
             Ok(Opened { child: host.provisional(&principal, &server).await?, place })
         };
-        let process = Process::open(&self.tasks, opening, CancellationToken::new());
+        let process = Process::open(&self.tasks, opening, unwanted);
         // Ended in a task of its own, whatever becomes of whoever asked.
         Owned { process, tasks: self.tasks.clone(), message_max: self.message_max }
     }

@@ -1,5 +1,7 @@
 //! Sessions over a host whose time is the test's.
 
+use std::sync::atomic::Ordering;
+
 use crate::board::{From, Next};
 use crate::bridge::{Bridge, Entry};
 use crate::host::ServerName;
@@ -139,6 +141,27 @@ async fn who_joins_hears_how_the_server_begins_that_is_there_and_not_one_that_we
     let _three = world.begin().await;
     assert_eq!(world.host.opened(), 2);
     world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_started_only_to_be_ended() {
+    let caps = crate::settings::Caps { processes: 1, ..Default::default() };
+    let world = World::new(Settings { caps, ..Settings::default() });
+    let session = world.begin().await;
+    let entry = world.entry(session).await;
+    let post = async |text: &str| entry.post(message(text).into(), PAUSE).await.unwrap();
+    let _told = post(INITIALIZED).await;
+    let _hanging = post(&call("1", "hang", "{}")).await;
+    world.host.until_alive(1).await;
+    let (bridge, server, ada) = (Arc::clone(&world.bridge), world.server.clone(), world.ada.clone());
+    let other = message(&INITIALIZE.replace("2025-11-25", "2025-06-18"));
+    let begun = tokio::spawn(async move { bridge.begin(&server, &ada, other).await.is_ok() });
+    settle().await;
+    // What is at work ends with the bridge, and makes room for what waits.
+    let host = Arc::clone(&world.host);
+    world.end().await;
+    assert_eq!(host.provisional.load(Ordering::SeqCst), 1);
+    assert!(!begun.await.unwrap(), "it was told to come back");
 }
 
 /// Longer than until time is looked at where nobody waits.
