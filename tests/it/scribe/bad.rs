@@ -68,6 +68,31 @@ fn it_is_told_and_nothing_is_stored() {
 }
 
 #[test]
+fn who_must_say_who_it_is_and_does_not_is_told_what_to_say() {
+    let ground = Ground::sqlite();
+    let Some(mut agents) = Agents::new(&ground.home) else { return };
+    let repository = ground.repository("repo");
+    let strict = [("ROOMETTE_SCRIBE_REQUIRE_AGENT", "true"), ("ROOMETTE_SCRIBE_REQUIRE_EXECUTION", "true")];
+    agents.start(&ground.home, "one", &repository, &strict);
+    for (context, missing) in
+        [(json!({ "execution_id": "run" }), "`agent`"), (json!({ "agent": "a" }), "`execution_id`")]
+    {
+        for tool in ["whoami", "read_recent", "append_entry"] {
+            let mut arguments = context.clone();
+            if tool == "append_entry" {
+                arguments["text"] = json!("t");
+            }
+            let said = agents.refused("one", tool, &arguments);
+            assert!(said.starts_with("missing_context: ") && said.contains(missing), "{tool}: {said}");
+        }
+    }
+    let named = json!({ "agent": "a", "execution_id": "run", "text": "t" });
+    agents.done("one", "append_entry", &named);
+    let listed = ground.home.run(&["--json", "ps", "--all"]).ok().json().remove(0);
+    assert_eq!(listed["sessions"].as_array().unwrap().len(), 1, "{listed}");
+}
+
+#[test]
 fn odd_text_is_data() {
     let ground = Ground::sqlite();
     let Some(mut agents) = Agents::new(&ground.home) else { return };

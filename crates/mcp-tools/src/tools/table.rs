@@ -102,7 +102,7 @@ pub const TOOLS: &[ToolRow] = &[
     ToolRow {
         name: "read_recent",
         title: "Read recent entries",
-        description: "Read again what you kept with append_entry, the last entries first of all.",
+        description: "Read again what you kept with append_entry: the last entries, oldest first.",
         effect: Effect::Reads,
         input: input::<ReadArguments>,
         output: schema_for_output::<Entries>,
@@ -110,7 +110,7 @@ pub const TOOLS: &[ToolRow] = &[
     ToolRow {
         name: "whoami",
         title: "Who am I",
-        description: "The identity by which your session is found, where each part of it was said, and the session's id.",
+        description: "The identity by which your session is found, where each part of it was said, and the session's id once there is one.",
         effect: Effect::Reads,
         input: input::<NoArguments>,
         output: schema_for_output::<WhoAmI>,
