@@ -4,8 +4,9 @@ use std::fs;
 use std::process::{Command, Stdio};
 
 use camino::Utf8Path;
-use serde_json::json;
+use serde_json::{Value, json};
 use session_tests::home::Home;
+use session_tests::http::Served;
 use session_tests::model::Model;
 use session_tests::program::roomette;
 
@@ -21,7 +22,12 @@ fn prompt(agent: &str) -> String {
 }
 
 fn claude(home: &Home, agents: &Utf8Path, model: &str, directory: &Utf8Path) -> Command {
-    let servers = json!({ "mcpServers": { "scribe": { "command": roomette(), "args": ["mcp"] } } });
+    claude_with(&json!({ "command": roomette(), "args": ["mcp"] }), home, agents, model, directory)
+}
+
+/// With the scribe as it is told here.
+fn claude_with(scribe: &Value, home: &Home, agents: &Utf8Path, model: &str, directory: &Utf8Path) -> Command {
+    let servers = json!({ "mcpServers": { "scribe": scribe } });
     let config = home.path().join("claude.json");
     fs::write(&config, servers.to_string()).unwrap();
     let program = agents.join("bin/claude");
@@ -75,6 +81,28 @@ fn codex(home: &Home, agents: &Utf8Path, model: &str, directory: &Utf8Path) -> C
     }
     command.args(["--", &prompt("codex")]).current_dir(directory).env("MODEL_KEY", "none");
     command
+}
+
+#[test]
+fn claude_code_reads_what_it_kept_over_http() {
+    let Some(agents) = session_tests::agents() else { return };
+    let ground = Ground::sqlite();
+    let (model, served) = (Model::start(), Served::start(&ground.home));
+    let directory = ground.repository("repo");
+    let headers = json!({
+        "Authorization": format!("Bearer {}", served.token),
+        "Roomette-Repo-Root": directory,
+    });
+    let url = format!("http://{}/mcp/scribe", served.address);
+    let scribe = json!({ "type": "http", "url": url, "headers": headers });
+    let mut command = claude_with(&scribe, &ground.home, &agents, &model.url(), &directory);
+    let left = command.stdin(Stdio::null()).output().unwrap();
+    let said = String::from_utf8_lossy(&left.stdout);
+    assert!(left.status.success(), "{said}\n{}", String::from_utf8_lossy(&left.stderr));
+    let answer = said.lines().rfind(|line| line.contains("entries") && line.contains("claude kept 2"));
+    assert!(answer.is_some_and(|answer| answer.contains("claude kept 1")), "{said}");
+    let listed = ground.home.run(&["--json", "ps", "--all"]).ok().json().remove(0);
+    assert_eq!(listed["sessions"].as_array().unwrap().len(), 1, "{listed}");
 }
 
 #[test]
