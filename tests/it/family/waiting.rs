@@ -17,7 +17,7 @@ fn a_run_that_nobody_takes_says_what_it_needs() {
     super::kill_9(host);
     // It does not come back: who was seen a moment ago is waited for.
     let records = rusqlite::Connection::open(home.data().join("roomette.db")).unwrap();
-    records.execute("UPDATE runners SET forgotten = 1", ()).unwrap();
+    records.execute("UPDATE runners SET seen_at_ms = 0", ()).unwrap();
     drop(records);
     let file = home.data().join("runner.id");
     let before = fs::read_to_string(&file).unwrap().trim().to_owned();
@@ -27,12 +27,16 @@ fn a_run_that_nobody_takes_says_what_it_needs() {
     assert_eq!((&run["state"], &run["reason"]), (&json!("failed"), &json!("no_matching_runner")), "{run:#}");
     let message = run["message"].as_str().unwrap();
     assert!(message.contains(&before) && message.contains("executor command"), "{message}");
+    assert!(message.contains(&format!("roomette runner rm {before}")), "{message}");
     // Without a word it waits as long as is set; one that a runner may take waits its turn, however long.
     let mut command = home.command(&["--json", "resume", "--detach", &session]);
     command.env("ROOMETTE_RUN_RESUME_WITHIN", "1h");
     session_tests::home::left(command).ok();
     assert_eq!(home.inspect(&session)["last_run"]["state"], "pending");
     home.run(&["stop", &session]).ok();
+    // Once it is said that it does not come back the session goes on without its files.
+    home.run(&["runner", "rm", &before]).ok();
+    home.run(&["resume", &session]).ok();
     home.run(&["run", "--claim-within", "1ms", "--", "sleep", "0.1"]).ok();
     home.run(&["run", "--claim-within", "0s", "--", "true"]).exits(2);
 }
