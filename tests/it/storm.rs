@@ -7,13 +7,15 @@
 mod fleet;
 mod work;
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use session_core::budget::Usage;
 use session_core::event::EventKind;
-use session_core::ports::{EventStore as _, RunStore as _};
+use session_core::ports::{EventStore as _, RunStore as _, SessionStore as _};
 use session_core::run::{EndKind, ReasonCode, RunPhase};
 use session_core::{Event, RunId, Seq, SessionId};
 use session_store::testing::pg;
@@ -61,7 +63,15 @@ fn on_postgres_nothing_is_lost_doubled_or_stuck_whoever_is_killed() {
     let found = runtime.block_on(async {
         let options = OpenOptions::default();
         let store = SqlStore::open(&database.url().parse().unwrap(), options).await.unwrap();
-        let found = settled(&store, &enqueued).await;
+        let mut found = settled(&store, &enqueued).await;
+        every_purse_is_settled(&store, &fs_lines(&work, "children")).await;
+        // Those that runs started too, also where nobody heard that they did.
+        for line in fs_lines(&work, "acknowledged") {
+            let session = line.split(' ').next().unwrap().parse().unwrap();
+            if let Entry::Vacant(unread) = found.logs.entry(session) {
+                unread.insert(log_of(&store, session).await);
+            }
+        }
         store.close().await;
         found
     });
@@ -98,16 +108,54 @@ async fn settled(store: &SqlStore, enqueued: &[Enqueued]) -> Found {
     let sessions: HashSet<_> = enqueued.iter().map(|one| one.session).collect();
     let mut logs = BTreeMap::new();
     for session in sessions {
-        let (mut log, mut after): (Vec<Event>, Seq) = (Vec::new(), Seq::START);
-        loop {
-            let page = store.read(session, after, 1_000).await.unwrap();
-            let Some(last) = page.last() else { break };
-            after = last.seq;
-            log.extend(page);
-        }
-        logs.insert(session, log);
+        logs.insert(session, log_of(store, session).await);
     }
     Found { runs, logs }
+}
+
+async fn log_of(store: &SqlStore, session: SessionId) -> Vec<Event> {
+    let (mut log, mut after): (Vec<Event>, Seq) = (Vec::new(), Seq::START);
+    loop {
+        let page = store.read(session, after, 1_000).await.unwrap();
+        let Some(last) = page.last() else { return log };
+        after = last.seq;
+        log.extend(page);
+    }
+}
+
+/// What runs started with their own tokens came to its end; nothing is set aside for it any more, and what each used is booked
+/// with its parent, once.
+async fn every_purse_is_settled(store: &SqlStore, children: &[String]) {
+    assert!(!children.is_empty(), "no run started a child");
+    let until = Instant::now() + PATIENCE;
+    let pause = || async {
+        assert!(Instant::now() < until, "a purse is not settled");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    };
+    for line in children {
+        let words: Vec<&str> = line.split(' ').collect();
+        let [parent, child, run] = words.as_slice() else { panic!("half a line: {line}") };
+        let (parent, child, run) = (parent.parse().unwrap(), child.parse().unwrap(), run.parse().unwrap());
+        while !store.run(run).await.unwrap().unwrap().state.phase().is_ended() {
+            pause().await;
+        }
+        while store.session(parent).await.unwrap().unwrap().allotted != Usage::NONE {
+            pause().await;
+        }
+        let booked = booked(store, parent, child).await;
+        let account = store.session(child).await.unwrap().unwrap().account();
+        assert_eq!(booked, account.used.plus(account.reserved).turns, "{line}: {account:#?}");
+    }
+    eprintln!("{} children of runs", children.len());
+}
+
+/// The turns of this child that its parent paid for, by its log.
+async fn booked(store: &SqlStore, parent: SessionId, child: SessionId) -> u64 {
+    let log = log_of(store, parent).await;
+    let usages = log.iter().filter(|event| event.body.kind == EventKind::Usage);
+    let of_child = usages.map(|event| event.body.payload.value().unwrap());
+    let of_child = of_child.filter(|usage| usage["child"] == serde_json::json!(child));
+    of_child.filter_map(|usage| usage["turns"].as_u64()).sum()
 }
 
 /// Every run ended, those that nobody could take with the reason, and most of the others as they were meant to.

@@ -105,7 +105,9 @@ impl Work {
             rng.choice(sessions.iter()).copied()
         };
         let (count, pause) = (rng.u32(1..6).to_string(), rng.u32(..400).to_string());
-        let argv = json!([self.directory.parent().unwrap().join("witness"), self.directory, count, pause]);
+        let children = u32::from(rng.u8(..3) == 0).to_string();
+        let witness = self.directory.parent().unwrap().join("witness");
+        let argv = json!([witness, self.directory, count, pause, children]);
         let sandbox = json!({"allow_read": [self.directory.parent()], "allow_write": [self.directory]});
         let start = json!({"type": "start", "argv": argv, "sandbox": sandbox, "priority": rng.i32(-2..3)});
         let (kind, more) = match (rng.u8(..10), some) {
