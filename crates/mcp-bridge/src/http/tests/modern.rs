@@ -173,15 +173,18 @@ done"#;
 
 #[tokio::test]
 async fn nobody_waits_for_ever_for_a_server_that_reads_nothing() {
-    let times = Times { wait: Duration::from_millis(100), ..Times::default() };
+    let (wait, patience) = (Duration::from_millis(100), Duration::from_hours(1));
+    let times = Times { wait, patience, ..Times::default() };
     let world = World::new(Settings { times, ..settings() }).await;
     *world.host.script.lock().unwrap() = Some(DEAF);
     let client = world.client();
-    let first = client.clone();
-    let first = tokio::spawn(async move { send(&first, "1", "resources/list", "").await.status });
+    // The server is there for who listens, and nothing else waits until it is.
+    let _listening = send(&client, "0", "subscriptions/listen", r#""notifications":{},"#).await;
     while !world.host.strays.lock().unwrap().iter().any(|line| line == "line deaf") {
         tokio::task::yield_now().await;
     }
+    let first = client.clone();
+    let first = tokio::spawn(async move { send(&first, "1", "resources/list", "").await.status });
     let large = format!(r#""uri":"{}","#, "x".repeat(2 << 20));
     assert_eq!(send(&client, "2", "resources/list", &large).await.status, 503);
     // More than its mailbox holds.
@@ -236,7 +239,8 @@ async fn who_listens_has_a_server_also_after_the_host_took_it_away() {
 #[tokio::test]
 async fn who_listens_may_hear_nothing_for_longer_than_a_call_may_last() {
     let times = Times { patience: Duration::from_millis(1), ..Times::default() };
-    let (call, whole_call) = (Duration::from_millis(150), Duration::from_millis(150));
+    // Each call but the one that hangs is answered within this.
+    let (call, whole_call) = (Duration::from_secs(2), Duration::from_secs(2));
     let world = World::new(Settings { times: Times { call, whole_call, ..times }, ..settings() }).await;
     world.host.plain.store(true, Ordering::SeqCst);
     let client = world.client();
