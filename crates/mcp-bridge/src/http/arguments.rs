@@ -43,13 +43,21 @@ const PARAM: &str = "mcp-param-";
 #[derive(Default)]
 pub(crate) struct Lists(Mutex<HashMap<(Principal, ServerName), List>>);
 
-/// What is known of the tools of a server.
+/// What is known of the tools of a server, and what is asked.
 #[derive(Clone, Default)]
 struct List {
-    /// The last answer, and since when; no tools where none came.
-    known: Option<(Instant, Option<Arc<Tools>>)>,
+    known: Known,
     /// The question that is on its way.
     asking: Arc<Inquiry<Option<Arc<Tools>>>>,
+}
+
+/// What is known of the tools of a server.
+#[derive(Clone, Default)]
+struct Known {
+    /// The last list that came, and since when.
+    list: Option<(Instant, Arc<Tools>)>,
+    /// When one was asked for that did not come, if that was later.
+    silent: Option<Instant>,
 }
 
 type Tools = BTreeMap<String, InHeaders>;
@@ -83,41 +91,51 @@ impl Lists {
     }
 
     fn learn(&self, key: (Principal, ServerName), tools: Option<Arc<Tools>>) {
+        let mut lists = self.all();
+        let list = lists.entry(key).or_default();
+        list.known.learn(tools, Instant::now());
         // The next question is another one.
-        self.all().insert(key, List { known: Some((Instant::now(), tools)), asking: Arc::default() });
+        list.asking = Arc::default();
     }
 }
 
-/// What a list says of a call. One that is remembered may be old: nothing is refused because of it alone.
-fn verdict(
-    known: Option<&(Instant, Option<Arc<Tools>>)>,
-    now: Instant,
-    name: &str,
-    arguments: &str,
-    headers: &HeaderMap,
-) -> Verdict {
-    let Some((since, tools)) = known else { return Verdict::Ask };
-    let age = now.saturating_duration_since(*since);
-    let Some(tools) = tools else {
+impl Known {
+    /// A list has come, or has not: then the one that came before says what it said.
+    fn learn(&mut self, tools: Option<Arc<Tools>>, now: Instant) {
+        match tools {
+            Some(tools) => *self = Self { list: Some((now, tools)), silent: None },
+            None => self.silent = Some(now),
+        }
+    }
+
+    /// What is to be done about a call. A list that is remembered may be old: nothing is refused because of it alone.
+    fn verdict(&self, now: Instant, name: &str, arguments: &str, headers: &HeaderMap) -> Verdict {
+        let is_silent = self.silent.is_some_and(|at| now.saturating_duration_since(at) < FRESH);
         // Something before the bridge may have acted on these, and they may say something else than the arguments.
         let is_marked = headers.keys().any(|header| header.as_str().starts_with(PARAM));
-        return match (is_marked, age < FRESH) {
-            (true, true) => Verdict::Unknown,
-            (true, false) => Verdict::Ask,
-            (false, true) => Verdict::Pass,
-            (false, false) => Verdict::PassAndAsk,
+        let Some((since, tools)) = &self.list else {
+            return match (self.silent.is_some(), is_silent, is_marked) {
+                (_, true, true) => Verdict::Unknown,
+                (_, true, false) => Verdict::Pass,
+                (false, false, _) | (true, false, true) => Verdict::Ask,
+                (true, false, false) => Verdict::PassAndAsk,
+            };
         };
-    };
-    match tools.get(name) {
-        Some(tool) => match check(tool, arguments, headers) {
-            Ok(()) => Verdict::Pass,
-            // It was asked just now: it is the call that is wrong.
-            Err(error) if age < JUST_NOW => Verdict::Refuse(error),
-            Err(_) => Verdict::Ask,
-        },
-        None if age < FRESH => Verdict::Pass,
-        None if tools.values().all(InHeaders::is_empty) => Verdict::PassAndAsk,
-        None => Verdict::Ask,
+        let age = now.saturating_duration_since(*since);
+        match tools.get(name) {
+            Some(tool) => match check(tool, arguments, headers) {
+                Ok(()) => Verdict::Pass,
+                // It was asked just now: it is the call that is wrong.
+                Err(error) if age < JUST_NOW => Verdict::Refuse(error),
+                Err(_) if is_silent => Verdict::Unknown,
+                Err(_) => Verdict::Ask,
+            },
+            None if age < FRESH => Verdict::Pass,
+            None if is_silent && is_marked => Verdict::Unknown,
+            None if is_silent => Verdict::Pass,
+            None if tools.values().all(InHeaders::is_empty) => Verdict::PassAndAsk,
+            None => Verdict::Ask,
+        }
     }
 }
 
@@ -133,20 +151,21 @@ impl Client<'_> {
         let (Some(name), arguments) = (name, call.param("arguments").unwrap_or("{}")) else { return Ok(()) };
         let key = (self.principal.clone(), self.target.server.clone());
         let List { mut known, asking } = self.shell.lists.get(&key);
-        let mut found = verdict(known.as_ref(), Instant::now(), &name, arguments, headers);
+        let mut found = known.verdict(Instant::now(), &name, arguments, headers);
         let (tasks, find_out) = (&self.shell.bridge.tasks, || Ok(self.find_out(key, era)));
         if found == Verdict::PassAndAsk {
             let _begun = asking.begin(tasks, find_out);
         } else if found == Verdict::Ask {
             let tools = asking.answer(tasks, find_out).await.ok().flatten();
-            known = Some((Instant::now(), tools));
-            found = verdict(known.as_ref(), Instant::now(), &name, arguments, headers);
+            let now = Instant::now();
+            known.learn(tools, now);
+            found = known.verdict(now, &name, arguments, headers);
         }
         match found {
             Verdict::Pass | Verdict::PassAndAsk | Verdict::Ask => Ok(()),
             Verdict::Refuse(error) => Err(refused(&error)),
             Verdict::Unknown => Err(Failure::busy(
-                "the server does not say which arguments of its tools come in headers: this call has some",
+                "the server does not say just now which arguments of its tools come in headers: this call may lack some",
             )),
         }
     }
@@ -283,8 +302,11 @@ mod tests {
         let (then, mut marked) = (Instant::now(), HeaderMap::new());
         marked.insert("mcp-param-who", HeaderValue::from_static("ada"));
         let of = |known: Option<Option<Tools>>, age: Duration, name: &str, headers: &HeaderMap| {
-            let known = known.map(|tools| (then, tools.map(Arc::new)));
-            verdict(known.as_ref(), then + age, name, "{}", headers)
+            let mut all = Known::default();
+            if let Some(tools) = known {
+                all.learn(tools.map(Arc::new), then);
+            }
+            all.verdict(then + age, name, "{}", headers)
         };
         let (soon, later, plain) = (JUST_NOW / 2, FRESH, HeaderMap::new());
         let schema = serde_json::json!({"properties": {"who": {"type": "string", "x-mcp-header": "Who"}}});
@@ -306,5 +328,24 @@ mod tests {
         assert_eq!(of(Some(Some(tools.clone())), soon, "other", &marked), Verdict::Pass);
         assert_eq!(of(Some(Some(tools)), later, "other", &plain), Verdict::Ask);
         assert_eq!(of(Some(Some(bare)), later, "other", &plain), Verdict::PassAndAsk);
+    }
+
+    #[test]
+    fn what_a_list_refused_is_not_passed_on_because_no_newer_one_comes() {
+        let (then, plain) = (Instant::now(), HeaderMap::new());
+        let schema = serde_json::json!({"properties": {"who": {"type": "string", "x-mcp-header": "Who"}}});
+        let tools: Tools = [("marked".to_owned(), InHeaders::of_schema(&schema))].into();
+        let mut known = Known::default();
+        known.learn(Some(Arc::new(tools)), then);
+        let of = |known: &Known, age, arguments: &str| known.verdict(then + age, "marked", arguments, &plain);
+        assert_eq!(of(&known, FRESH, r#"{"who":"ada"}"#), Verdict::Ask);
+        // The one call that asked, and the next ones.
+        known.learn(None, then + FRESH);
+        for age in [FRESH, FRESH + JUST_NOW] {
+            assert_eq!(of(&known, age, r#"{"who":"ada"}"#), Verdict::Unknown);
+            assert_eq!(of(&known, age, "{}"), Verdict::Pass);
+            assert_eq!(known.verdict(then + age, "other", "{}", &plain), Verdict::Pass);
+        }
+        assert_eq!(of(&known, FRESH * 2, r#"{"who":"ada"}"#), Verdict::Ask);
     }
 }
