@@ -260,17 +260,22 @@ impl Replay {
             }
         }
         let Self { streams, order, bytes: kept, .. } = self;
-        let mut behind = order.len();
-        order.retain(|stream| {
-            behind -= 1;
-            let is_newest = behind == 0 && !is_general;
-            let Some(sent) = streams.get_mut(stream) else { return false };
-            if *kept <= bytes || is_newest || !sent.may_lose(spare) {
-                return true;
+        if !streams.values().any(|sent| !sent.events.is_empty() && sent.may_lose(spare)) {
+            return;
+        }
+        let mut staying = Vec::new();
+        while *kept > bytes
+            && order.len() > usize::from(!is_general)
+            && let Some(stream) = order.pop_front()
+        {
+            match streams.get_mut(&stream).filter(|sent| sent.may_lose(spare)) {
+                Some(sent) => *kept -= sent.events.pop_front().map_or(0, |line| line.len()),
+                None => staying.push(stream),
             }
-            *kept -= sent.events.pop_front().map_or(0, |line| line.len());
-            false
-        });
+        }
+        for stream in staying.into_iter().rev() {
+            order.push_front(stream);
+        }
     }
 
     /// Lets go of the streams that have ended.

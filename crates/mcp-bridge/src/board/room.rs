@@ -114,14 +114,17 @@ impl Room {
 }
 
 /// Has these let go of what is too much, in their order, and of some more than that, so that not each event has it done again.
-/// Of what somebody is about to read only if it must be.
+/// Of what somebody is about to read only if it must be, and then of as much.
 fn let_go(boards: &[&Board], used: &AtomicUsize, max: usize) {
     if used.load(Ordering::Relaxed) <= max {
         return;
     }
-    for (spare, goal) in [(Spare::Unread, max - max / 8), (Spare::Nothing, max)] {
+    for spare in [Spare::Unread, Spare::Nothing] {
+        if spare == Spare::Nothing && used.load(Ordering::Relaxed) <= max {
+            return;
+        }
         for board in boards {
-            match used.load(Ordering::Relaxed).saturating_sub(goal) {
+            match used.load(Ordering::Relaxed).saturating_sub(max - max / 8) {
                 0 => return,
                 excess => board.let_go(excess, spare),
             }
@@ -204,5 +207,22 @@ mod tests {
         assert!(used(&room) <= 100 && other.kept() == 10, "the newest of each stays");
         drop((slow, other));
         assert_eq!(used(&room), 0);
+    }
+
+    #[test]
+    fn what_is_not_read_is_let_go_for_more_than_the_next_event() {
+        let room = Room::new(1_600);
+        let (slow, stream) = (board(&room, "ada"), Stream::Request(9));
+        slow.open(stream);
+        for _ in 0..80 {
+            slow.send(stream, "0123456789", false);
+        }
+        assert_eq!(used(&room), 800, "all of what one may keep");
+        slow.send(stream, "0123456789", false);
+        assert_eq!(used(&room), 700);
+        for _ in 0..10 {
+            slow.send(stream, "0123456789", false);
+        }
+        assert_eq!(used(&room), 800, "nothing more went");
     }
 }
