@@ -129,6 +129,7 @@ pub(crate) struct Asking {
     pub(crate) places: Arc<Places>,
     pub(crate) tasks: TaskTracker,
     pub(crate) drain: CancellationToken,
+    /// How long a server has for its answer, from when there is room for it.
     pub(crate) limit: Duration,
     pub(crate) message_max: usize,
     /// Of all that are asked at once.
@@ -163,7 +164,7 @@ impl Asking {
     }
 
     async fn asked(&self, question: &Question, initialize: &Message) -> Result<Answer, AnswerError> {
-        let mut owned = self.start(question);
+        let mut owned = self.start(question).await?;
         let asking = async {
             owned.up().await?;
             answer_of(owned.exchange(initialize.with_id("0")).await?)
@@ -172,7 +173,7 @@ impl Asking {
     }
 
     async fn probed(&self, question: &Question, initialize: &Message) -> Result<Era, AnswerError> {
-        let mut owned = self.start(question);
+        let mut owned = self.start(question).await?;
         let asking = async {
             owned.up().await?;
             owned.process.push(DISCOVER.to_owned());
@@ -204,27 +205,20 @@ impl Asking {
         self.asked(question, initialize).await.map(Era::Shaken)
     }
 
-    fn start(&self, question: &Question) -> Owned {
-        let (host, places) = (Arc::clone(&self.host), Arc::clone(&self.places));
-        let (principal, server) = (question.principal.clone(), question.server.clone());
-        let unwanted = CancellationToken::new();
-        let nobody = unwanted.clone();
+    /// A process of its own, once there is room for it: what nobody waits for any more by then is not started.
+    async fn start(&self, question: &Question) -> Result<Owned, AnswerError> {
+        let Question { principal, server, .. } = question.clone();
+        let place = self.places.ask(&principal).await?;
+        let starting = self.places.start(&principal).await;
+        let host = Arc::clone(&self.host);
         let opening = async move {
-            let ready = async {
-                let place = places.ask(&principal).await?;
-                Ok::<_, HostError>((place, places.start(&principal).await))
-            };
-            let (place, _starting) = tokio::select! {
-                biased;
-                // It is not started only to be ended.
-                () = nobody.cancelled() => return Err(HostError::Other("nobody wants it any more".into())),
-                ready = ready => ready?,
-            };
-            Ok(Opened { child: host.provisional(&principal, &server).await?, place })
+            let opened = host.provisional(&principal, &server).await;
+            drop(starting);
+            Ok(Opened { child: opened?, place })
         };
-        let process = Process::open(&self.tasks, opening, unwanted);
+        let process = Process::open(&self.tasks, opening, CancellationToken::new());
         // Ended in a task of its own, whatever becomes of whoever asked.
-        Owned { process, tasks: self.tasks.clone(), message_max: self.message_max }
+        Ok(Owned { process, tasks: self.tasks.clone(), message_max: self.message_max })
     }
 }
 

@@ -134,6 +134,10 @@ fn locked(taken: &Mutex<Taken>) -> MutexGuard<'_, Taken> {
     taken.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+fn full(message: String) -> HostError {
+    HostError::Limit { message, retry_after: RETRY_AFTER }
+}
+
 impl Places {
     pub(crate) fn new(settings: &Settings, owner: Principal) -> Self {
         let caps = settings.caps;
@@ -154,9 +158,14 @@ impl Places {
 
     /// A place for a process that is only asked something. It never gives way, so who asks many waits for its own.
     pub(crate) async fn ask(&self, principal: &Principal) -> Result<Place, HostError> {
+        let until = Instant::now() + self.limit;
+        let asked = timeout_at(until, self.asked_each.of(principal).acquire_owned()).await;
         // Never closed.
-        let asked = self.asked_each.of(principal).acquire_owned().await.ok();
-        self.take_after(asked, principal, None).await
+        let asked = asked.ok().and_then(Result::ok).ok_or_else(|| {
+            let max = self.asked_each.max;
+            full(format!("as many servers are asked how they begin for you as may be ({max})"))
+        })?;
+        self.take_until(until, Some(asked), principal, None).await
     }
 
     /// A place for a process of this one's. Where there is none, the session that rests longest gives way, this one's own
@@ -166,17 +175,16 @@ impl Places {
         principal: &Principal,
         rest: Option<Arc<Rest>>,
     ) -> Result<Place, HostError> {
-        self.take_after(None, principal, rest).await
+        self.take_until(Instant::now() + self.limit, None, principal, rest).await
     }
 
-    async fn take_after(
+    async fn take_until(
         &self,
+        until: Instant,
         asked: Option<OwnedSemaphorePermit>,
         principal: &Principal,
         rest: Option<Arc<Rest>>,
     ) -> Result<Place, HostError> {
-        let until = Instant::now() + self.limit;
-        let full = |message| HostError::Limit { message, retry_after: RETRY_AFTER };
         let mut own = None;
         if *principal != self.owner {
             let waiting = self.wait(self.each.of(principal), principal, Whose::Own);

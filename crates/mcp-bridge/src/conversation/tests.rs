@@ -164,5 +164,38 @@ async fn nothing_is_started_only_to_be_ended() {
     assert!(!begun.await.unwrap(), "it was told to come back");
 }
 
+#[tokio::test(start_paused = true)]
+async fn how_long_a_server_may_take_to_begin_counts_from_when_there_is_room_for_it() {
+    let caps = crate::settings::Caps { starts: 2, ..Default::default() };
+    let world = World::new(Settings { caps, ..Settings::default() });
+    let late = world.late();
+    let begins = |name: &str| {
+        let (bridge, server, ada) = (Arc::clone(&world.bridge), world.server.clone(), world.ada.clone());
+        let asked = message(&INITIALIZE.replace("11-25\"", &format!("11-25\",\"name\":\"{name}\"")));
+        tokio::spawn(async move { bridge.begin(&server, &ada, asked).await })
+    };
+    let (one, two) = (begins("one"), begins("two"));
+    settle().await;
+    for (begun, seconds) in [(one, 40), (two, 50)] {
+        advance(Duration::from_secs(seconds)).await;
+        settle().await;
+        late.notify_one();
+        assert!(begun.await.unwrap().is_ok());
+        settle().await;
+    }
+    // Who waits for longer is told to come again, and nothing is started for it later.
+    let (three, four) = (begins("three"), begins("four"));
+    settle().await;
+    advance(Duration::from_secs(45)).await;
+    settle().await;
+    late.notify_one();
+    assert!(three.await.unwrap().is_ok());
+    let refused = four.await.unwrap().map(drop).unwrap_err().to_string();
+    assert!(refused.contains("asked how they begin"), "{refused}");
+    settle().await;
+    assert_eq!(world.host.provisional.load(Ordering::SeqCst), 3);
+    world.end().await;
+}
+
 /// Longer than until time is looked at where nobody waits.
 const PAUSE: Duration = Duration::from_secs(2);
