@@ -73,8 +73,8 @@ pub(crate) enum Control {
     Leave(ClientId),
     /// How the server answers the handshake; it is started for that.
     Answer(oneshot::Sender<Result<String, NotStarted>>),
-    /// Somebody wants to hear of the server, which is started for that.
-    Wake,
+    /// This client wants to hear of the server, which is started for that and is there for as long as somebody does.
+    Wake(ClientId),
     /// The session is over. Answered when everybody was told.
     End(Ending, oneshot::Sender<()>),
 }
@@ -305,8 +305,11 @@ impl Conversation {
                     self.on(Input::Wake).await;
                 }
             }
-            Control::Wake => {
+            Control::Wake(client) => {
                 self.use_it();
+                if let Some(board) = self.boards.get(&client) {
+                    board.hold();
+                }
                 self.on(Input::Wake).await;
             }
             Control::End(ending, done) => {

@@ -61,6 +61,7 @@ impl Conversation {
             }
         }
         self.answer_asking();
+        self.dismiss_listeners();
         self.await_retry(Instant::now());
         self.be_woken();
     }

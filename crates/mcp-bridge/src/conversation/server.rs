@@ -117,10 +117,6 @@ impl Conversation {
                 let why = "the host needed the room of the server".to_owned();
                 self.missing = NotStarted { why, retry_after: Some(BACKOFF) };
                 self.on(Input::Suspended).await;
-                if self.is_held() {
-                    // Whoever listens cannot know that there is nobody to be heard.
-                    self.on(Input::Wake).await;
-                }
             }
             Exit::Over(ending) => self.on(Input::Over(ending.code().to_owned())).await,
         }
@@ -178,6 +174,14 @@ impl Conversation {
             Ok(Opened { child: host.open(session, &record).await?, place })
         };
         self.process = Process::open(&self.setup.tasks, opening, unwanted);
+    }
+
+    /// Whoever listens cannot know that there is nobody to be heard, and that nobody starts one: its stream ends, and who
+    /// listens again has the server started.
+    pub(super) fn dismiss_listeners(&self) {
+        if !self.setup.talk.has_server() {
+            self.boards.values().filter(|board| board.is_held()).for_each(|board| board.close());
+        }
     }
 
     pub(super) fn shaken(&mut self, answer: String) {

@@ -8,6 +8,7 @@ use axum::body::Bytes;
 use axum::http::{HeaderName, StatusCode};
 use axum::response::Response;
 use futures_util::{FutureExt as _, StreamExt as _, stream};
+use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Interval, MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -386,12 +387,37 @@ impl Visit {
         }
     }
 
-    /// A sign of life, for whoever is still let in.
-    async fn beat(&self) -> Option<Piece> {
+    /// A sign of life, for whoever is still let in and hears of what it wants to.
+    async fn beat(&mut self) -> Option<Piece> {
+        if self.is_refused() {
+            return None;
+        }
         match &self.pass {
             Some(pass) if !pass.counts().await => None,
             Some(_) | None => Some(Piece::Beat),
         }
+    }
+
+    /// Some of what was said for it did not reach the server.
+    fn is_refused(&mut self) -> bool {
+        let mut is_refused = false;
+        self.said.retain_mut(|said| match said.try_recv() {
+            Err(TryRecvError::Empty) => true,
+            Ok(Reply::Accepted | Reply::Answer(_) | Reply::Stream(_)) => false,
+            Ok(
+                Reply::Refused(_)
+                | Reply::Full
+                | Reply::NotStarted(_)
+                | Reply::Over(_)
+                | Reply::Again(_)
+                | Reply::Draining,
+            )
+            | Err(TryRecvError::Closed) => {
+                is_refused = true;
+                false
+            }
+        });
+        is_refused
     }
 
     /// A line of the server's in the words of this revision; `None` for what the client does not hear.
@@ -441,9 +467,7 @@ impl Visit {
             return Err(Failure::new(StatusCode::BAD_REQUEST, why).coded(-32_602));
         }
         self.seat = Some(self.entry.board.sit(From::Unread(Stream::General)));
-        // The server is there for as long as somebody listens.
-        self.entry.board.hold();
-        self.entry.address.control.send(Control::Wake).await.map_err(|_| ended())?;
+        self.entry.address.control.send(Control::Wake(self.entry.client)).await.map_err(|_| ended())?;
         for (number, uri) in filter.resources.iter().enumerate() {
             let uri = serde_json::Value::from(uri.as_str());
             let method = "resources/subscribe";

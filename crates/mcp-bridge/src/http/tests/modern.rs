@@ -217,22 +217,31 @@ async fn what_changes_is_heard_by_who_listens() {
 }
 
 #[tokio::test]
-async fn who_listens_has_a_server_also_after_the_host_took_it_away() {
+async fn who_listens_hears_the_end_when_nobody_is_to_be_heard_and_has_a_server_when_it_listens_again() {
     let world = world(false).await;
     let client = world.client();
-    let wanted = r#""notifications":{"toolsListChanged":true},"#;
-    let mut stream = send(&client, "7", "subscriptions/listen", wanted).await;
-    assert!(stream.event().await.unwrap().data.contains("acknowledged"));
+    let listen = async || {
+        let mut stream =
+            send(&client, "7", "subscriptions/listen", r#""notifications":{"toolsListChanged":true},"#).await;
+        assert!(stream.event().await.unwrap().data.contains("acknowledged"));
+        stream
+    };
+    // How it is spoken to is known, and now it cannot be started.
+    assert_eq!(send(&client, "1", "server/discover", "").await.status, 200);
+    *world.host.refuse.lock().unwrap() = Some(HostError::Other("no room".into()));
+    assert_eq!(listen().await.event().await, None);
+    let mut stream = listen().await;
     assert!(tool(&client, "1", "tell", "{}").await.message().await.text().contains("told"));
     assert!(stream.event().await.unwrap().data.contains("list_changed"));
-    // The one that goes next is taken away, and nobody asks for another.
+    // One that crashes comes back by itself. The next one is taken away.
     *world.host.exit.lock().unwrap() = Some(Exit::Suspended);
     for _ in 0..2 {
         let _crash = tool(&client, "2", "crash", "{}").await;
     }
-    while world.host.opened() < 3 {
-        tokio::task::yield_now().await;
-    }
+    assert_eq!(stream.event().await, None);
+    assert_eq!((world.host.opened(), world.host.alive()), (3, 0));
+    let _again = listen().await;
+    world.host.until_alive(1).await;
     world.end().await;
 }
 
