@@ -143,6 +143,8 @@ struct Call {
     client: ClientId,
     began: Instant,
     heard: Instant,
+    /// When the server told how far it is.
+    told: Option<Instant>,
     /// Until when it may be answered although its client has cancelled it.
     cancelled: Option<Instant>,
     /// Its answer is that nothing more is told: for as long as its stream is read, it may be quiet.
@@ -181,6 +183,8 @@ pub(crate) struct Conversation {
     boards: HashMap<ClientId, Arc<Board>>,
     /// Whose client the first one was.
     whose: Option<Principal>,
+    /// There were clients of others.
+    is_mixed: bool,
     posts: u64,
     waiting: BTreeMap<PostId, Waiting>,
     calls: BTreeMap<u64, Call>,
@@ -201,6 +205,8 @@ pub(crate) struct Conversation {
     used: Instant,
     /// When the server said something: that counts where somebody reads it.
     heard: Instant,
+    /// What it says just now is how far it is.
+    tells: bool,
     touched: Option<Instant>,
     strays: u32,
     locked: bool,
@@ -229,6 +235,7 @@ impl Conversation {
             wanted: None,
             boards: HashMap::new(),
             whose: None,
+            is_mixed: false,
             posts: 0,
             waiting: BTreeMap::new(),
             calls: BTreeMap::new(),
@@ -242,6 +249,7 @@ impl Conversation {
             retry_at: None,
             used: now,
             heard: now,
+            tells: false,
             touched: None,
             strays: 0,
             locked,
@@ -258,6 +266,7 @@ impl Conversation {
     pub(crate) fn join(&mut self, client: ClientId, principal: &Principal, board: Arc<Board>) {
         if *self.whose.get_or_insert_with(|| principal.clone()) != *principal {
             self.setup.talk.mix();
+            self.is_mixed = true;
         }
         self.boards.insert(client, board);
     }

@@ -85,7 +85,7 @@ impl Conversation {
         let reply_with = match posted {
             Posted::Stream(Stream::Request(number)) => {
                 let began = Instant::now();
-                let call = Call { client, began, heard: began, cancelled: None, listens, reply };
+                let call = Call { client, began, heard: began, told: None, cancelled: None, listens, reply };
                 self.calls.insert(number, call);
                 return;
             }
@@ -122,6 +122,7 @@ impl Conversation {
         let mut is_sent = true;
         let reply = self.calls.get_mut(&number).and_then(|call| {
             call.heard = Instant::now();
+            call.told = if self.tells { Some(call.heard) } else { call.told };
             call.reply.take()
         });
         match (reply, board) {

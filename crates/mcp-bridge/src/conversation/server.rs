@@ -48,7 +48,9 @@ impl Conversation {
         match Message::parse(line) {
             Ok(message) => {
                 self.heard = Instant::now();
+                self.tells = message.method() == Some("notifications/progress");
                 self.on(Input::Line(message)).await;
+                self.tells = false;
             }
             Err(error) => {
                 let why = error.to_string();

@@ -115,20 +115,49 @@ async fn a_server_that_does_one_thing_at_a_time_is_not_ended_for_what_it_does_no
     };
     // More than the pipe holds.
     let late = post(&call("2", "echo", &format!("\"{}\"", "x".repeat(200_000)))).await;
-    let (mut bell, mut seat) = (entry.board.listen(), entry.board.sit(From::Unread(stream)));
-    let answer = loop {
-        match entry.board.next(&mut seat) {
-            Next::Event { line, last: true, .. } => break line,
-            Next::Event { .. } => {}
-            Next::Nothing => bell.changed().await.unwrap(),
-            Next::Ended => panic!("no answer"),
-        }
-    };
+    let answer = last(&entry, stream).await;
     assert_eq!(answer, r#"{"jsonrpc":"2.0","id":1,"result":4}"#);
     // Its patience was over, and then its time.
     assert!(matches!(late.await.unwrap(), Reply::Stream(_)));
     assert_eq!(world.host.opened(), 1);
     world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_reads_nothing_is_ended_unless_it_tells_how_far_it_is_to_those_who_wait_for_it() {
+    for (tool, is_mixed) in [("mumble", false), ("work", true)] {
+        let world = World::new(Settings { isolation: !is_mixed, ..Settings::default() });
+        let entry = world.entry(world.begin().await).await;
+        let post = async |text: &str| entry.post(message(text).into(), PAUSE).await.unwrap();
+        let _told = post(INITIALIZED).await;
+        if is_mixed {
+            let bob: Principal = "bob".parse().unwrap();
+            assert!(world.bridge.begin(&world.server, &bob, message(INITIALIZE)).await.is_ok());
+        }
+        let Reply::Stream(stream) = post(&call("1", tool, "{}")).await.await.unwrap() else {
+            panic!("it has answered already")
+        };
+        // More than the pipe holds, and nobody waits for an answer.
+        let large = "x".repeat(200_000);
+        let large = format!(r#"{{"jsonrpc":"2.0","method":"notifications/x","params":{{"x":"{large}"}}}}"#);
+        let _told = post(&large).await;
+        let answer = last(&entry, stream).await;
+        assert!(answer.contains("it read nothing"), "{tool}: {answer}");
+        world.end().await;
+    }
+}
+
+/// The last that comes on this stream.
+async fn last(entry: &Entry, stream: Stream) -> String {
+    let (mut bell, mut seat) = (entry.board.listen(), entry.board.sit(From::Unread(stream)));
+    loop {
+        match entry.board.next(&mut seat) {
+            Next::Event { line, last: true, .. } => return String::from_utf8(line.to_vec()).unwrap(),
+            Next::Event { .. } => {}
+            Next::Nothing => bell.changed().await.unwrap(),
+            Next::Ended => panic!("no answer"),
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

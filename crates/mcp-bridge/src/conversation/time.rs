@@ -61,8 +61,10 @@ impl Conversation {
             self.on(Input::Retry).await;
         }
         let call = self.setup.settings.times.call;
-        // Who tells how far it is may do one thing at a time: what it does not read meanwhile is given up alone.
-        if self.calls.values().any(|of| of.heard > of.began && now - of.heard < call) {
+        // Who tells how far it is may do one thing at a time: what it does not read meanwhile is given up alone. Nobody's call
+        // keeps the calls of others waiting for so long.
+        let tells = |of: &Call| !of.listens && of.told.is_some_and(|told| now - told < call);
+        if !self.is_mixed && self.calls.values().any(tells) {
             self.process.excuse(now);
         } else {
             self.process.look(now, call);

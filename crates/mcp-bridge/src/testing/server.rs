@@ -91,12 +91,15 @@ async fn act(tool: &str, call: &Message, id: &str, input: &mut Input, into: &mut
             say(into, &format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params}}}"#)).await;
             "1".into()
         }
-        "work" => {
+        "work" | "mumble" => {
             let token = call.progress_token().unwrap();
             for step in 1..=4 {
                 tokio::time::sleep(std::time::Duration::from_secs(400)).await;
-                let params = format!(r#"{{"progressToken":{token},"progress":{step}}}"#);
-                let method = "notifications/progress";
+                let progress = format!(r#"{{"progressToken":{token},"progress":{step}}}"#);
+                let (method, params) = match tool {
+                    "work" => ("notifications/progress", progress),
+                    _ => ("notifications/message", r#"{"level":"notice","data":"x"}"#.to_owned()),
+                };
                 say(into, &format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params}}}"#)).await;
             }
             "4".into()
