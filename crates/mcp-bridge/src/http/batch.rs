@@ -6,9 +6,10 @@ use std::convert::Infallible;
 use axum::body::Bytes;
 use axum::http::StatusCode;
 use futures_util::{StreamExt as _, stream};
+use tokio::time::Instant;
 
 use super::reply::{Failure, JSON};
-use super::session::{Answered, Client, Delivered, Replied, acceptable, accepted, refusal_line};
+use super::session::{Answered, Client, DEAF, Delivered, Replied, acceptable, accepted, refusal_line};
 use super::sse::Pass;
 use super::{sse, text};
 use crate::board::From;
@@ -40,8 +41,13 @@ impl Client<'_> {
         let members: Result<Vec<Member>, Failure> =
             parcels.iter().map(|parcel| self.member(parcel)).collect();
         let (mut posted, mut answers) = (Vec::with_capacity(parcels.len()), Vec::new());
+        // One time for all of them: where the server reads nothing, not each is waited for.
+        let until = Instant::now() + self.limit();
         for (parcel, member) in parcels.into_iter().zip(members?) {
-            match self.deliver(parcel).await {
+            let is_late = Instant::now() >= until;
+            let delivered =
+                if is_late { Err(Failure::busy(DEAF)) } else { self.deliver(parcel, until).await };
+            match delivered {
                 Ok(delivered) => posted.push((member, delivered)),
                 Err(failure) if posted.is_empty() => return Err(failure),
                 Err(failure) => answers.push(failure.of(member.id.as_deref()).line()),
@@ -58,13 +64,13 @@ impl Client<'_> {
 
     /// What becomes of them, with the answers that there are already.
     async fn answered(&self, posted: Vec<(Member, Delivered)>, mut answers: Vec<String>) -> Answered {
-        let mut streams = Vec::new();
+        let (mut streams, until) = (Vec::new(), Instant::now() + self.limit() * 2);
         for (Member { id, pass }, delivered) in posted {
             let Some(pass) = pass else {
-                let _told = self.replied(delivered).await;
+                let _told = self.replied(delivered, until).await;
                 continue;
             };
-            match self.replied(delivered).await {
+            match self.replied(delivered, until).await {
                 Ok(Replied { reply: Reply::Answer(line), .. }) => answers.push(line),
                 Ok(Replied { reply: Reply::Stream(stream), entry, revision }) => {
                     let from = From::Unread(stream);

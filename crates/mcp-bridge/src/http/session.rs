@@ -1,6 +1,7 @@
 //! The era with sessions, as a client sees it: POST, the GET stream and DELETE.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
@@ -8,7 +9,7 @@ use axum::response::Response;
 use session_core::SessionId;
 use session_core::names::Principal;
 use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use super::head::{Head, SESSION};
 use super::reply::{Failure, JSON, failure, not_begun};
@@ -141,12 +142,16 @@ impl Client<'_> {
         Ok((entry, revision))
     }
 
+    /// How long a message may wait until it is posted.
+    pub(super) fn limit(&self) -> Duration {
+        self.shell.bridge.settings.times.wait
+    }
+
     /// Posts a message to its session, wherever that is by then.
-    pub(super) async fn deliver(&self, mut parcel: Parcel) -> Result<Delivered, Failure> {
+    pub(super) async fn deliver(&self, mut parcel: Parcel, until: Instant) -> Result<Delivered, Failure> {
         for _ in 0..TRIES {
             let (entry, revision) = self.entry().await?;
-            let limit = self.shell.bridge.settings.times.wait;
-            parcel = match entry.post(parcel, limit).await {
+            parcel = match entry.post(parcel, until.saturating_duration_since(Instant::now())).await {
                 Ok(reply) => return Ok(Delivered { entry, revision, reply }),
                 Err(Unposted::Ended(unsent)) => unsent,
                 Err(Unposted::Deaf) => return Err(Failure::busy(DEAF)),
@@ -172,19 +177,18 @@ impl Client<'_> {
 
     /// Delivers a message, and waits for what becomes of it.
     async fn reply(&self, parcel: Parcel) -> Result<Replied, Failure> {
-        let delivered = self.deliver(parcel).await?;
-        self.replied(delivered).await
+        let delivered = self.deliver(parcel, Instant::now() + self.limit()).await?;
+        self.replied(delivered, Instant::now() + self.limit() * 2).await
     }
 
-    pub(super) async fn replied(&self, mut delivered: Delivered) -> Result<Replied, Failure> {
-        // It is taken in time, and then it is a stream, or waits for as long as it may.
-        let limit = self.shell.bridge.settings.times.wait * 2;
+    /// What becomes of it: it is taken in time, and then it is a stream, or waits for as long as it may.
+    pub(super) async fn replied(&self, mut delivered: Delivered, until: Instant) -> Result<Replied, Failure> {
         for _ in 0..TRIES {
             let Delivered { entry, revision, reply } = delivered;
-            match timeout(limit, reply).await {
+            match timeout_at(until, reply).await {
                 Ok(Ok(Reply::Again(unread))) => {
                     entry.done().await;
-                    delivered = self.deliver(unread).await?;
+                    delivered = self.deliver(unread, until).await?;
                 }
                 Ok(Ok(reply)) => return Ok(Replied { entry, revision, reply }),
                 Ok(Err(_)) => break,

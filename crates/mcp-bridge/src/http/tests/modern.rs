@@ -161,7 +161,7 @@ async fn who_hangs_up_cancels() {
 }
 
 /// Answers the handshake, and reads nothing more after it.
-const DEAF: &str = r#"
+pub(super) const DEAF: &str = r#"
 while read -r line; do
     id=${line#*\"id\":}; id=${id%%[,\}]*}
     case "$line" in

@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 
+use super::modern::DEAF;
 use super::*;
 use crate::talk::FAILED_STARTS_MAX;
 
@@ -164,6 +165,29 @@ async fn a_batch_is_answered_as_one_where_the_revision_has_them() {
     let begun =
         r#"[{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-03-26"}}]"#;
     assert_eq!(client.post(begun).await.status, 400);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_batch_waits_once_for_a_server_that_reads_nothing() {
+    let (wait, patience) = (Duration::from_millis(100), Duration::from_hours(1));
+    let times = Times { wait, patience, ..Times::default() };
+    let world = World::new(Settings { times, ..settings() }).await;
+    *world.host.script.lock().unwrap() = Some(DEAF);
+    let client = world.client().begin("2025-03-26", "{}").await;
+    while !world.host.strays.lock().unwrap().iter().any(|line| line == "line deaf") {
+        tokio::task::yield_now().await;
+    }
+    // More than is taken while it reads nothing, and than its mailbox holds.
+    let mut all = vec![call("0", "echo", &format!("\"{}\"", "x".repeat(2 << 20)))];
+    all.extend((1..100).map(|id| call(&id.to_string(), "echo", "{}")));
+    let begun = tokio::time::Instant::now();
+    let answer = client.post(&format!("[{}]", all.join(","))).await;
+    // Where each is waited for, that takes 16 seconds.
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+    assert_eq!(answer.status, 200);
+    let answer = answer.text().await;
+    assert_eq!(answer.matches("takes no more messages").count(), 100, "{answer}");
     world.end().await;
 }
 
