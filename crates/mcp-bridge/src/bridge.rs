@@ -220,12 +220,12 @@ impl Bridge {
     /// is let go, this one's own before another's. True if there was one.
     fn make_room(&self, principal: &Principal) -> bool {
         let book = self.book();
-        let (now, idle) = (Instant::now(), self.settings.times.idle);
-        let away = book.entries.values().filter(|entry| {
+        let (now, away) = (Instant::now(), self.settings.times.away());
+        let gone = book.entries.values().filter(|entry| {
             let unread = entry.board.reading() == 0;
-            entry.is_shared && unread && now.saturating_duration_since(entry.used()) >= idle
+            entry.is_shared && unread && now.saturating_duration_since(entry.used()) >= away
         });
-        let longest = away.min_by_key(|entry| (entry.principal != *principal, entry.used()));
+        let longest = gone.min_by_key(|entry| (entry.principal != *principal, entry.used()));
         let Some(entry) = longest.map(Arc::clone) else { return false };
         drop(book);
         self.over(&entry, Refusal::Ended(Ending::Deleted.code().to_owned()));

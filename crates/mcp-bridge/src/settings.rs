@@ -67,7 +67,7 @@ pub struct Times {
     /// Without a message of the client, or of the server to a client that reads it, a server process ends; the next message
     /// brings it back.
     pub idle: Duration,
-    /// After this, a session without a process is looked up again when somebody comes with its id.
+    /// So long after its client went away, a session without a process is looked up again when somebody comes with its id.
     pub forget: Duration,
     /// A client that began a session and did not go on with it.
     pub opening: Duration,
@@ -75,6 +75,17 @@ pub struct Times {
     pub heartbeat: Duration,
     /// Until the body of a request is there.
     pub body: Duration,
+}
+
+/// A client that says nothing for so long is away, also where its server is there for longer.
+const AWAY: Duration = Duration::from_mins(15);
+
+impl Times {
+    /// After so long without a message, nobody counts on the client any more: what it may come back for is let go, and it makes
+    /// room in memory for another.
+    pub(crate) fn away(&self) -> Duration {
+        self.idle.min(AWAY)
+    }
 }
 
 impl Default for Times {

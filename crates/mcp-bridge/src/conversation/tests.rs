@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use crate::board::{From, Next};
 use crate::bridge::{Bridge, Entry};
-use crate::host::ServerName;
+use crate::host::{Exit, ServerName};
 use crate::settings::Times;
 use crate::testing::{INITIALIZED, TestHost, call, message};
 use tokio::sync::Notify;
@@ -170,6 +170,31 @@ async fn who_joins_hears_how_the_server_begins_that_is_there_and_not_one_that_we
     let _three = world.begin().await;
     assert_eq!(world.host.opened(), 2);
     world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_went_away_makes_room_also_where_servers_are_never_idle() {
+    let times = Times { idle: Duration::from_hours(24 * 365 * 100), ..Times::default() };
+    let caps = crate::settings::Caps { sessions: 1, ..Default::default() };
+    for isolation in [true, false] {
+        let world = World::new(Settings { isolation, times, caps, ..Settings::default() });
+        *world.host.exit.lock().unwrap() = Some(Exit::Suspended);
+        let first = world.begin().await;
+        let entry = world.entry(first).await;
+        let post = async |text: &str| entry.post(message(text).into(), PAUSE).await.unwrap();
+        let _told = post(INITIALIZED).await;
+        // Its server goes for the sake of another.
+        let _gone = post(&call("1", "crash", "{}")).await.await;
+        world.host.until_alive(0).await;
+        for _ in 0..22 {
+            advance(Duration::from_mins(1)).await;
+            settle().await;
+        }
+        let second = world.begin().await;
+        assert_eq!(world.bridge.sessions(), 1);
+        assert_eq!(world.entry(second).await.session, second);
+        world.end().await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

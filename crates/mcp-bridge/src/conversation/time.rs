@@ -176,17 +176,17 @@ impl Conversation {
         // What a server says to nobody keeps nothing up.
         let used = if is_read { self.used.max(self.heard) } else { self.used };
         let (times, quiet) = (self.setup.settings.times, now - used);
+        if quiet >= times.away() {
+            self.boards.values().for_each(|board| board.forget_ended());
+        }
         if self.process.is_there() {
             if quiet >= times.idle && !self.is_held() {
                 self.on(Input::Suspend).await;
-                for board in self.boards.values() {
-                    board.forget_ended();
-                }
             }
         } else if !self.locked && quiet >= times.opening {
             self.end = Some(End::Unopened);
         } else if self.locked
-            && quiet >= times.idle + times.forget
+            && quiet >= times.away() + times.forget
             && !is_read
             && !self.has_clients_elsewhere()
         {
@@ -206,7 +206,7 @@ impl Conversation {
         let times = self.setup.settings.times;
         let limit = match (self.process.is_there(), self.locked) {
             (true, _) => times.idle,
-            (false, true) => times.idle + times.forget,
+            (false, true) => times.away() + times.forget,
             (false, false) => times.opening,
         };
         let question = self.questions.next().unwrap_or(now + SWEEP);
