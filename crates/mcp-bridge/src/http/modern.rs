@@ -15,7 +15,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::head::once;
 use super::reply::{Failure, JSON, not_begun};
-use super::session::{Client, DEAF, respond};
+use super::session::{Client, DEAF, refusal_line, respond};
 use super::sse::Pass;
 use super::{Shell, sse, text};
 use crate::answers::Era;
@@ -306,11 +306,12 @@ impl Visit {
                 self.seat = Some(self.entry.board.sit(From::Unread(stream)));
                 self.go_on().await
             }
+            // There is no session that this client could begin anew.
+            over @ Reply::Over(_) => Ok(text(StatusCode::OK, JSON, refusal_line(over, Some(&self.id)))),
             reply @ (Reply::Accepted
             | Reply::Refused(_)
             | Reply::Full
             | Reply::NotStarted(_)
-            | Reply::Over(_)
             | Reply::Draining) => respond(reply, kind, Some(&self.id)),
         };
         answered.map(Progress::Answered)
@@ -474,8 +475,7 @@ impl Visit {
             let line = format!(
                 r#"{{"jsonrpc":"2.0","id":"subscribe-{number}","method":"{method}","params":{{"uri":{uri}}}}}"#
             );
-            let said = self.say(line).await?;
-            self.said.push(said);
+            self.said.push(self.say(line).await?);
         }
         self.pieces.push_back(sse::alone(&filter.acknowledged(&self.id)));
         self.filter = Some(filter);

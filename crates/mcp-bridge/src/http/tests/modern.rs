@@ -246,6 +246,19 @@ async fn who_listens_hears_the_end_when_nobody_is_to_be_heard_and_has_a_server_w
 }
 
 #[tokio::test]
+async fn who_waits_when_the_session_is_over_has_an_answer_that_says_so() {
+    for is_plain in [false, true] {
+        let world = world(is_plain).await;
+        *world.host.exit.lock().unwrap() = Some(Exit::Over(Ending::Other("by_hand".into())));
+        let answer = tool(&world.client(), "1", "crash", "{}").await;
+        assert_eq!(answer.status, 200, "404 is for a method that there is not");
+        let answer = answer.message().await;
+        assert!(answer.id_text() == Some("1") && answer.error().is_some(), "{}", answer.text());
+        world.end().await;
+    }
+}
+
+#[tokio::test]
 async fn who_listens_may_hear_nothing_for_longer_than_a_call_may_last() {
     let times = Times { patience: Duration::from_millis(1), ..Times::default() };
     // Each call but the one that hangs is answered within this.
