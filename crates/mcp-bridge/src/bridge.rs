@@ -395,12 +395,17 @@ impl Bridge {
         if entry.is_shared {
             self.over(entry, Refusal::Ended(Ending::Deleted.code().to_owned()));
             entry.board.close();
+            let (host, session) = (Arc::clone(&self.host), entry.session);
+            let (principal, server) = (entry.principal.clone(), entry.server.clone());
+            // Its id says by itself whose it is, so the next bridge would go on with it: also where its client, which has said
+            // all that it had to, does not wait for the answer.
+            let buried = self.tasks.spawn(async move {
+                if let Err(error) = host.bury(session, &principal, &server).await {
+                    tracing::warn!(%session, %error, "the end of a session was not recorded");
+                }
+            });
             drop(entry.address.control.send(Control::Leave(entry.client)).await);
-            // Its id says by itself whose it is, so the next bridge would go on with it.
-            let buried = self.host.bury(entry.session, &entry.principal, &entry.server).await;
-            if let Err(error) = buried {
-                tracing::warn!(session = %entry.session, %error, "the end of a session was not recorded");
-            }
+            drop(buried.await);
             return;
         }
         let (done, ended) = oneshot::channel();

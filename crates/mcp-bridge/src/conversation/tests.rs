@@ -7,6 +7,7 @@ use crate::bridge::{Bridge, Entry};
 use crate::host::{Exit, ServerName};
 use crate::settings::Times;
 use crate::testing::{INITIALIZED, TestHost, call, message};
+use futures_util::FutureExt as _;
 use tokio::sync::Notify;
 use tokio::task::yield_now;
 use tokio::time::advance;
@@ -195,6 +196,18 @@ async fn who_went_away_makes_room_also_where_servers_are_never_idle() {
         assert_eq!(world.entry(second).await.session, second);
         world.end().await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_hangs_up_after_it_has_ended_its_session_has_ended_it() {
+    let world = World::new(Settings { isolation: false, ..Settings::default() });
+    let session = world.begin().await;
+    let entry = world.entry(session).await;
+    assert!(world.bridge.end(&entry).now_or_never().is_none(), "it takes a moment");
+    settle().await;
+    let ended = world.host.records.lock().unwrap()[&session].ended.clone();
+    assert_eq!(ended, Some(Ending::Deleted));
+    world.end().await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -198,6 +198,7 @@ impl Host for TestHost {
         principal: &Principal,
         server: &ServerName,
     ) -> Result<(), HostError> {
+        tokio::task::yield_now().await;
         let handshake = Handshake {
             initialize: String::new(),
             initialized: String::new(),
