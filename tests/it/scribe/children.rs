@@ -10,16 +10,15 @@ use session_tests::scribe::Agents;
 
 use super::Ground;
 
-/// Asks until the last run of a session is over.
-fn result(agents: &mut Agents, context: &Value, session: &Value) -> Value {
+/// What an agent is told of a session once nothing runs in it.
+fn result(home: &Home, agents: &mut Agents, context: &Value, session: &Value) -> Value {
+    // However it ended.
+    let _ended = home.run(&["wait", session.as_str().unwrap(), "--timeout", "60s"]);
     let mut arguments = context.clone();
     arguments["session_id"] = session.clone();
-    loop {
-        let result = agents.done("one", "get_result", &arguments);
-        if result["over"] == json!(true) {
-            return result;
-        }
-    }
+    let result = agents.done("one", "get_result", &arguments);
+    assert_eq!(result["over"], json!(true), "{result}");
+    result
 }
 
 #[test]
@@ -33,7 +32,7 @@ fn an_agent_starts_sends_reads_and_stops() {
     let started = agents.done("one", "start_session", &start);
     assert_eq!(agents.done("one", "start_session", &start), started, "a key starts it once");
     let session = &started["session_id"];
-    let first = result(&mut agents, &context, session);
+    let first = result(&ground.home, &mut agents, &context, session);
     assert_eq!(
         (&first["state"], &first["result"]["last_line"]),
         (&json!("completed"), &json!("hello")),
@@ -42,7 +41,7 @@ fn an_agent_starts_sends_reads_and_stops() {
     let again =
         json!({ "agent": "a", "session_id": session, "argv": ["/bin/sh", "-c", "echo again; exit 3"] });
     assert_ne!(agents.done("one", "send", &again)["run_id"], started["run_id"]);
-    let second = result(&mut agents, &context, session);
+    let second = result(&ground.home, &mut agents, &context, session);
     assert_eq!((&second["state"], &second["reason"]), (&json!("failed"), &json!("exit_nonzero")), "{second}");
     let sleep = json!({ "agent": "a", "argv": ["/bin/sleep", "600"] });
     let sleeper = agents.done("one", "start_session", &sleep)["session_id"].clone();
@@ -50,7 +49,7 @@ fn an_agent_starts_sends_reads_and_stops() {
         agents.refused("one", "send", &json!({ "agent": "a", "session_id": sleeper, "argv": ["/bin/true"] }));
     assert!(busy.starts_with("busy: "), "{busy}");
     agents.done("one", "stop_session", &json!({ "agent": "a", "session_id": sleeper, "now": true }));
-    assert_eq!(result(&mut agents, &context, &sleeper)["state"], "stopped");
+    assert_eq!(result(&ground.home, &mut agents, &context, &sleeper)["state"], "stopped");
     let listed = agents.done("one", "list_sessions", &context);
     let labels: Vec<_> =
         listed["sessions"].as_array().unwrap().iter().map(|one| one["label"].clone()).collect();
@@ -152,7 +151,7 @@ fn a_notebook_that_is_run_is_in_a_room_and_commands_nobody_outside_of_it() {
     let argv = ["/bin/sh", "-c", "echo made > made"];
     let start = json!({ "agent": "a", "argv": argv, "project_dir": repository, "workspace": "in-place" });
     let child = agents.done("one", "start_session", &start)["session_id"].clone();
-    assert_eq!(result(&mut agents, &context, &child)["state"], "completed");
+    assert_eq!(result(&ground.home, &mut agents, &context, &child)["state"], "completed");
     assert_eq!(fs::read_to_string(repository.join("made")).unwrap(), "made\n");
     // A run of the notebook has what any session has.
     let spy = ["resume", notebook, "--", "/bin/cat", secret.as_str()];

@@ -211,18 +211,21 @@ fn what_expired_has_a_next_generation(ground: &Ground) {
     let short = [("ROOMETTE_SCRIBE_TTL", "3s")];
     agents.start(&ground.home, "one", &repository, &short);
     agents.start(&ground.home, "two", &repository, &short);
+    for later in ["three", "four"] {
+        agents.start(&ground.home, later, &repository, &[("ROOMETTE_SCRIBE_TTL", "1h")]);
+    }
     let keep = |text: &str| with(context.clone(), json!({ "text": text }));
     let first = agents.done("one", "append_entry", &keep("old"));
     // Each reads it until it is over: its time is too short to be prolonged.
     while agents.texts("two", &context) == ["old"] {}
     assert!(agents.texts("one", &context).is_empty());
     assert!(agents.done("one", "whoami", &context).get("session_id").is_none(), "to look makes none");
-    let next = agents.done("two", "append_entry", &keep("new"));
+    let next = agents.done("three", "append_entry", &keep("new"));
     assert_ne!(next["session_id"], first["session_id"]);
-    let told = agents.done("one", "whoami", &context);
+    let told = agents.done("four", "whoami", &context);
     assert_eq!((&told["session_id"], &told["generation"]), (&next["session_id"], &json!(2)), "{told}");
     assert_eq!(told["previous"], first["session_id"]);
-    assert_eq!(agents.texts("one", &context), ["new"]);
+    assert_eq!(agents.texts("four", &context), ["new"]);
 }
 
 fn an_end_counts_at_once_and_everywhere(ground: &Ground) {

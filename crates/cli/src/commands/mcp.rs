@@ -17,6 +17,7 @@ use session_api::paths;
 use session_api::tools::{ToolAnswer, ToolCall, ToolRefusal};
 use session_core::token::{Bearer, Verbs};
 use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::context::{Context, current_directory};
@@ -29,10 +30,12 @@ use crate::remote_client;
 
 /// So many calls are under way at once; further ones wait their turn.
 const AT_ONCE: usize = 16;
-/// How often a call is tried whose answer may come when it is asked again.
-const TRIES: u32 = 5;
-/// Between two tries.
-const PAUSE: Duration = Duration::from_millis(200);
+/// For so long a call is tried whose answer may come when it is asked again: a coordinator that is started anew is back by
+/// then, and clients wait for a minute.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Between the first two tries; each further pause is twice as long, up to the last one.
+const PAUSE_FIRST: Duration = Duration::from_millis(200);
+const PAUSE_LAST: Duration = Duration::from_secs(3);
 
 /// Serves until its client closes stdin.
 pub async fn execute(context: &Context) -> Outcome<()> {
@@ -69,20 +72,39 @@ impl Desk for Local {
     async fn call(&self, _: Bearer, said: Said, call: Call) -> Result<Answer, Refused> {
         let _turn = self.room.acquire().await;
         let request = Request::Tool(Box::new(ToolWire { context: said, call }));
-        let mut tries = 0;
+        let mut patience = Patience::new();
         loop {
-            tries += 1;
             match ask(&self.context, &request).await {
                 Ok(Reply::Answered(answer)) => return Ok(answer),
                 Ok(Reply::Refused(refused)) => return Err(refused),
                 Ok(reply) => return Err(refused(&reply.into_failure())),
                 // A host that went away may have done it: the call has a name, so that it is done once.
-                Err(failure) if failure.kind == Kind::Unreachable && tries < TRIES => {
-                    tokio::time::sleep(PAUSE).await;
-                }
+                Err(failure) if failure.kind == Kind::Unreachable && patience.lasts().await => {}
                 Err(failure) => return Err(refused(&failure)),
             }
         }
+    }
+}
+
+/// How long a call is tried.
+struct Patience {
+    until: Instant,
+    pause: Duration,
+}
+
+impl Patience {
+    fn new() -> Self {
+        Self { until: Instant::now() + PATIENCE, pause: PAUSE_FIRST }
+    }
+
+    /// Whether it is to be tried once more, after a pause.
+    async fn lasts(&mut self) -> bool {
+        if Instant::now() + self.pause >= self.until {
+            return false;
+        }
+        sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(PAUSE_LAST);
+        true
     }
 }
 
@@ -124,11 +146,10 @@ impl Remote {
     }
 
     async fn post(&self, path: &str, call: &ToolCall) -> Result<ToolAnswer, ClientError> {
-        let mut tries = 0;
+        let mut patience = Patience::new();
         loop {
-            tries += 1;
             match self.client.post(path, call, Duration::ZERO).await {
-                Err(error) if error.may_pass() && tries < TRIES => tokio::time::sleep(PAUSE).await,
+                Err(error) if error.may_pass() && patience.lasts().await => {}
                 answer => return answer,
             }
         }
