@@ -135,9 +135,12 @@ fn wish(context: &Context, args: &BridgeArgs) -> Outcome<Wish> {
     })
 }
 
-/// The file of these servers, where it may hold what only they are to know: variables of theirs.
+/// The file of these servers, where it may hold what only one of them is to know: variables and arguments of theirs, or which
+/// others there are.
 fn secrets(servers: &Servers, file: Option<&Utf8PathBuf>) -> Option<Utf8PathBuf> {
-    file.filter(|_| servers.values().any(|server| !server.env.is_empty())).cloned()
+    let mut all = servers.values();
+    let has_own = servers.len() > 1 || all.any(|server| !server.env.is_empty() || server.argv.len() > 1);
+    file.filter(|_| has_own).cloned()
 }
 
 /// A scheme, a host and perhaps a port: what stands before every path here.
@@ -187,6 +190,23 @@ mod tests {
         config.limits.active_per_principal = Some(3);
         widen(&mut config, 4);
         assert_eq!(config.limits.active_per_principal, Some(7));
+    }
+
+    #[test]
+    fn a_file_of_servers_is_hidden_where_it_says_what_only_one_of_them_is_to_know() {
+        let file = Utf8PathBuf::from("servers.json");
+        let one = |name: &str, argv: &[&str], env: &[(&str, &str)]| {
+            let own = |of: &&str| (*of).to_owned();
+            let env = env.iter().map(|(name, value)| (own(name), own(value))).collect();
+            bridge::one(name, argv.iter().map(own).collect(), env).unwrap()
+        };
+        let mut two = one("one", &["a"], &[]);
+        assert_eq!(secrets(&two, Some(&file)), None, "there is nothing in it");
+        two.extend(one("two", &["b"], &[]));
+        for servers in [two, one("s", &["a", "--api-key=k"], &[]), one("s", &["a"], &[("KEY", "k")])] {
+            assert_eq!(secrets(&servers, Some(&file)).as_ref(), Some(&file));
+            assert_eq!(secrets(&servers, None), None, "they are of the command line");
+        }
     }
 
     #[test]

@@ -91,9 +91,9 @@ impl Bridge {
     /// Listens where it was asked for, and says where that is.
     pub(super) async fn open(operations: &Operations, wish: &Wish) -> Outcome<Self> {
         let owner = operations.principal()?;
-        let mut grounds = wish.grounds.clone();
+        let (mut grounds, settings) = (wish.grounds.clone(), &operations.context().config.sandbox);
         if wish.check {
-            grounds.hide(wish.secrets.as_slice())?;
+            grounds.hide(wish.secrets.as_slice(), settings)?;
             let wish = Wish { grounds, ..wish.clone() };
             return Ok(Self { wish, listener: None, pipes: Arc::new(Pipes::default()), owner });
         }
@@ -114,7 +114,7 @@ impl Bridge {
             None => {}
         }
         let secret: Vec<_> = wish.secrets.iter().chain(&wish.token_file).cloned().collect();
-        grounds.hide(&secret)?;
+        grounds.hide(&secret, settings)?;
         let wish = Wish { grounds, ..wish.clone() };
         let failed = |error: &std::io::Error| {
             Failure::caused(Kind::Error, format!("the bridge cannot listen at {address}"), error)

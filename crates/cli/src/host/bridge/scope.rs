@@ -15,7 +15,7 @@ use session_runner::scope::{InPlace, ScopeError};
 
 use super::port::other;
 use super::servers::Server;
-use crate::config::Net;
+use crate::config::{Net, SandboxConfig};
 use crate::environment;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::host::operations::Operations;
@@ -50,8 +50,8 @@ pub(super) struct Given {
 
 impl Grounds {
     /// Keeps these files from every session: whoever reads the token begins sessions with any directories of this user. A
-    /// directory that holds one is nobody's root; refused where the operator has opened one to all.
-    pub(super) fn hide(&mut self, files: &[Utf8PathBuf]) -> Outcome<()> {
+    /// directory that holds one is nobody's root; refused where the operator has opened one to all, here or in these settings.
+    pub(super) fn hide(&mut self, files: &[Utf8PathBuf], settings: &SandboxConfig) -> Outcome<()> {
         for file in files {
             let failed = |error: &io::Error| {
                 Failure::caused(Kind::Error, format!("it cannot be found out where {file} really is"), error)
@@ -66,8 +66,12 @@ impl Grounds {
         }
         let opened = self.scope.iter().map(|place| ("--sandbox-scope", place));
         let opened = opened.chain(self.allow_read.iter().map(|place| ("--allow-read", place)));
-        for (flag, place) in opened {
-            if let Some(file) = self.holds(place) {
+        // What may be changed may be read. Without a sandbox nothing is added to it.
+        let is_confined = self.level.unwrap_or(settings.level) != SandboxLevel::Off;
+        let changed = settings.allow_write.iter().filter(|_| is_confined);
+        for (flag, place) in opened.chain(changed.map(|place| ("sandbox.allow_write", place))) {
+            let real = place.canonicalize_utf8().unwrap_or_else(|_| place.clone());
+            if let Some(file) = self.holds(&real) {
                 let message = format!("{flag} {place} holds {file}, which no session may see");
                 return Err(Failure::usage(message)
                     .hint("open directories that do not hold it, or keep it elsewhere"));
@@ -120,6 +124,10 @@ impl Grounds {
         let in_place = project.clone().map(|project| (project, InPlace::Yes));
         let settled = operations.settle(operations.settling(), None, &wire, in_place, base, &server.env);
         let Settled { mut sandbox, base_env, .. } = settled.map_err(|error| refused(&error))?;
+        if sandbox.write.iter().any(|place| self.holds(place).is_some()) {
+            let why = "what every session may change holds a file that no session may see";
+            return Err(HostError::Sandbox(why.into()));
+        }
         // Toolchains come along by `PATH`, and nobody asked for one of them.
         sandbox.read.retain(|place| self.holds(place).is_none());
         let kind = if project.is_some() { WorkspaceKind::InPlace } else { WorkspaceKind::Scratch };
@@ -209,5 +217,25 @@ mod tests {
             let message = directories("--allow-read", &[wrong]).unwrap_err().message;
             assert!(message.contains("--allow-read") && message.contains(why), "{message}");
         }
+    }
+
+    #[test]
+    fn what_the_settings_open_to_change_holds_nothing_that_no_session_may_see() {
+        let place = tempfile::tempdir().unwrap();
+        let place = Utf8PathBuf::from_path_buf(place.path().canonicalize().unwrap()).unwrap();
+        let (file, link) = (place.join("work/bridge.token"), place.join("link"));
+        fs::create_dir(place.join("work")).unwrap();
+        fs::write(&file, "").unwrap();
+        std::os::unix::fs::symlink(place.join("work"), &link).unwrap();
+        let hide = |write: Utf8PathBuf, level| {
+            let settings = SandboxConfig { allow_write: vec![write], ..SandboxConfig::default() };
+            Grounds { level, ..Grounds::default() }.hide(std::slice::from_ref(&file), &settings)
+        };
+        for write in [place.clone(), place.join("work"), link] {
+            let message = hide(write, None).unwrap_err().message;
+            assert!(message.contains("sandbox.allow_write") && message.contains("bridge.token"), "{message}");
+        }
+        hide(place.join("elsewhere"), None).unwrap();
+        hide(place, Some(SandboxLevel::Off)).unwrap();
     }
 }
