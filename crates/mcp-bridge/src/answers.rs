@@ -1,6 +1,7 @@
 //! How servers answer `initialize`: asked of a process of their own that may touch nothing, and remembered for whoever asks
 //! the same.
 
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -72,7 +73,8 @@ type Cell = Arc<Inquiry<Answer>>;
 /// have one asked for each session.
 const CERTAIN_FOR: Duration = Duration::from_mins(10);
 
-/// Answers that are remembered; those that were used longest ago go first, of whoever asks for one more before another's.
+/// Answers that are remembered; those that were used longest ago go first, of whoever asks for one more, and where it has none, of
+/// who has most.
 #[derive(Debug)]
 pub(crate) struct Answers {
     // Few, so they are looked through.
@@ -105,7 +107,13 @@ impl Answers {
         while kept.len() > self.max {
             let others = kept.len() - 1;
             let own = kept.iter().take(others).position(|of| of.question.principal == question.principal);
-            kept.remove(own.unwrap_or_default());
+            let gone = own.unwrap_or_else(|| {
+                let whose = |index: usize| kept.get(index).map(|of| &of.question.principal);
+                let count =
+                    |index| kept.iter().filter(|of| Some(&of.question.principal) == whose(index)).count();
+                (0..others).max_by_key(|index| (count(*index), Reverse(*index))).unwrap_or_default()
+            });
+            kept.remove(gone);
         }
         cell
     }
@@ -362,6 +370,21 @@ mod tests {
             let _another = cell(&question(&number.to_string()));
         }
         assert!(cell(&of_another).known().is_some(), "who asks for many lets go of its own");
+    }
+
+    #[test]
+    fn who_has_none_takes_the_place_of_an_answer_of_who_has_most() {
+        let (answers, now) = (Answers::new(3), Instant::now());
+        let of = |whose: &str, params: &str| {
+            let principal = whose.parse().unwrap();
+            answers.cell(&Question { principal, ..question(params) }, now)
+        };
+        for (whose, params) in [("bob", "1"), ("ada", "1"), ("ada", "2")] {
+            of(whose, params).set(answer("2025-06-18"));
+        }
+        of("cyd", "1").set(answer("2025-06-18"));
+        assert!(of("bob", "1").known().is_some() && of("ada", "2").known().is_some());
+        assert!(of("ada", "1").known().is_none(), "the oldest of the most");
     }
 
     #[test]
