@@ -213,12 +213,13 @@ pub fn namespace(machine: &MachineNamespace, principal: &Principal) -> Result<Ma
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::collections::HashSet;
 
     use super::*;
 
-    fn rules() -> Rules {
+    /// The ordinary ones.
+    pub(crate) fn rules() -> Rules {
         Rules {
             machine: "laptop".parse().unwrap(),
             require_agent: false,

@@ -16,6 +16,7 @@ use session_core::{RunId, SandboxSpec};
 use session_manager::DispatchOptions;
 
 use super::*;
+use crate::identity::tests::rules;
 use crate::tools::{SendArguments, SessionResult, StartArguments};
 use crate::work::Started;
 
@@ -106,16 +107,6 @@ fn desk(fixture: &Fixture, work: &Arc<Idle>, rules: Rules) -> OwnDesk {
     let store = Arc::clone(&fixture.store);
     let coordinator = Coordinator::new(fixture.env.clone(), store, DispatchOptions::default());
     OwnDesk::new(coordinator, Arc::clone(work) as Arc<dyn Work>, rules)
-}
-
-fn rules() -> Rules {
-    Rules {
-        machine: "laptop".parse().unwrap(),
-        require_agent: false,
-        require_execution: false,
-        ttl: SignedDuration::from_hours(24),
-        lifetime: None,
-    }
 }
 
 fn person(name: &str) -> Bearer {
